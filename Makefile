@@ -1,0 +1,53 @@
+# Everything runs from a virtual environment in $(VENV), made by $(PYTHON), 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+# Test processes; each computes on one thread, so this is the number of cores to use.
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+# Touched after an installation: the next call installs again only if the requirements changed.
+INSTALLED := $(VENV)/.installed
+INSTALLED_TEST := $(VENV)/.installed-test
+REQUIREMENTS := pyproject.toml constraints.txt
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all lint bench clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(INSTALLED) ## install, and run `damc demo`
+	$(BIN)/damc demo
+
+test: lint ## install, check format, lint and types, run the fast tests and every example
+	$(PYTEST)
+
+test-all: lint ## the same, with the slow statistical tests too
+	$(PYTEST) -m ""
+
+lint: $(INSTALLED_TEST) ## check format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict damc
+
+bench: $(INSTALLED_TEST) ## measure speed and quality, print the tables
+	$(BIN)/python -m benchmarks
+
+clean: ## remove caches and build products, and forget the installation; runs stay
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find damc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f $(INSTALLED) $(INSTALLED_TEST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("damc needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(REQUIREMENTS) | $(BIN)/python
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
+	touch $@
+
+$(INSTALLED_TEST): $(REQUIREMENTS) | $(BIN)/python
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[test]'
+	touch $@ $(INSTALLED)

@@ -1,0 +1,1 @@
+"""Speed and quality, measured: each module prints a table and gives its rows."""

@@ -1,0 +1,45 @@
+"""`python -m benchmarks [NAME ...] [--out DIR]`: benchmarks as tables and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import exact, sampling
+from benchmarks.timing import machine
+
+BENCHMARKS = {"sampling": sampling.rows, "exact": exact.rows}
+
+
+def main() -> None:
+    """Runs the benchmarks that were named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
+    given = parser.parse_args()
+    unknown = set(given.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in given.names or BENCHMARKS:
+        rows = BENCHMARKS[name]()
+        file = given.out / f"{name}.json"
+        file.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+        print(f"\n{_table(rows)}\nwritten to {file}")
+    print(f"\nmeasured on {machine()}")
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    names = list(rows[0])
+    lines = [[str(row[name]) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (names, *lines)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Unnormalised log-densities: what the chains move on.
+
+A target is any callable ``z -> log p~(z)`` from points ``(B, d)`` to values ``(B,)``, or
+``(z, x) -> log p~(z | x)`` with a context ``x`` of the same batch size. Distributions of
+`torch.distributions` and modules serve as they are. Nothing here is normalised.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EnergyPrior",
+    "LogProb",
+    "Posterior",
+    "Target",
+    "as_log_prob",
+    "product",
+    "tempered",
+    "value_and_grad",
+]
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from damc.errors import BadInput
+
+LogProb = Callable[[Tensor], Tensor]
+Target = Any  # a callable (z) or (z, x) -> (B,), or an object with such a `log_prob`
+
+
+def as_log_prob(target: Target, x: Tensor | None = None) -> LogProb:
+    """Any target as a function of z alone, with its context (if any) fixed.
+
+    Args:
+        target: a callable, a module, or an object with a `log_prob` method
+            (for example a `torch.distributions.Distribution`).
+        x: the context of a conditional target, one row for each chain, ``(B, ...)``.
+
+    Example:
+        >>> normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        >>> as_log_prob(normal)(torch.zeros(3, 2)).shape
+        torch.Size([3])
+    """
+    log_prob = getattr(target, "log_prob", target)
+    if not callable(log_prob):
+        raise BadInput(
+            f"a target is a callable z -> log p(z) or has a log_prob method, got {target!r}"
+        )
+    if x is None:
+        return log_prob  # type: ignore[no-any-return]
+    return lambda z: log_prob(z, x)
+
+
+def tempered(target: Target, temperature: float) -> Callable[..., Tensor]:
+    """The density to the power 1 / temperature: flatter above 1, sharper below.
+
+    With ``temperature = 1`` this is the target itself.
+    """
+    if not temperature > 0:
+        raise BadInput(f"temperature must be positive, got {temperature}")
+    log_prob: Callable[..., Tensor] = as_log_prob(target)
+    return lambda *z_and_x: log_prob(*z_and_x) / temperature
+
+
+def product(*targets: Target) -> Callable[..., Tensor]:
+    """The product of several densities: their log-densities add up.
+
+    Example:
+        >>> shifted = product(lambda z: -z.square().sum(1) / 2, lambda z: z.sum(1))
+        >>> shifted(torch.ones(1, 2))
+        tensor([1.])
+    """
+    if not targets:
+        raise BadInput("product needs at least one target, got none")
+    log_probs: list[Callable[..., Tensor]] = [as_log_prob(target) for target in targets]
+    return lambda *z_and_x: sum((f(*z_and_x) for f in log_probs[1:]), log_probs[0](*z_and_x))
+
+
+def value_and_grad(log_prob: LogProb, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-density and its gradient at every point, in one forward and one backward pass.
+
+    Only the gradient to z is computed, never one to the weights behind `log_prob`, and no
+    graph outlives the call. A target may bring its own `value_and_grad(z)` method, which is
+    then used instead of autograd.
+
+    Args:
+        log_prob: the target, a function of z alone.
+        z: points, ``(B, d)``.
+
+    Returns:
+        The values ``(B,)`` and the gradients ``(B, d)``, both detached.
+    """
+    own = getattr(log_prob, "value_and_grad", None)
+    if own is not None:
+        value, grad = own(z)
+        return value, grad
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        value = log_prob(z)
+        if value.shape != z.shape[:1]:
+            raise BadInput(
+                f"the target gave shape {tuple(value.shape)} for points of shape {tuple(z.shape)}; "
+                f"it must give one log-density for each point, shape ({z.shape[0]},)"
+            )
+        if not value.requires_grad:
+            raise BadInput("the target's value does not depend on z through torch operations")
+        (grad,) = torch.autograd.grad(value.sum(), z)
+    return value.detach(), grad
+
+
+class EnergyPrior(nn.Module):
+    """The energy-tilted Gaussian prior, p(z) proportional to exp(-E(z)) N(z; 0, I).
+
+    The paper writes f = -E (its equation 1). With ``energy = None`` this is N(0, I).
+
+    Args:
+        energy: any module from z ``(B, d)`` to ``(B,)``; lower is likelier.
+    """
+
+    def __init__(self, energy: nn.Module | None = None) -> None:
+        super().__init__()
+        self.energy = energy
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """log p~(z) = -E(z) - |z|^2 / 2, ``(B, d)`` to ``(B,)``."""
+        gaussian = -z.square().sum(1) / 2
+        return gaussian if self.energy is None else gaussian - self.energy(z)
+
+    forward = log_prob
+
+
+class Posterior:
+    """p(z | x), proportional to p(z) p(x | z), for a fixed batch of observations.
+
+    Args:
+        prior: log p~(z), ``(B, d)`` to ``(B,)``.
+        likelihood: log p(x | z) up to a constant, from ``(x, z)`` to ``(B,)``.
+        x: the observations, one for each chain, ``(B, ...)``.
+    """
+
+    def __init__(
+        self, prior: Target, likelihood: Callable[[Tensor, Tensor], Tensor], x: Tensor
+    ) -> None:
+        self.prior = as_log_prob(prior)
+        self.likelihood = likelihood
+        self.x = x
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.prior(z) + self.likelihood(self.x, z)

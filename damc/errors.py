@@ -1,0 +1,13 @@
+"""The two ways things go wrong: the input is not what was wanted, or the numbers blew up."""
+
+from __future__ import annotations
+
+__all__ = ["BadInput", "Diverged"]
+
+
+class BadInput(ValueError):
+    """What was given is not what is wanted; the message is one sentence that says both."""
+
+
+class Diverged(RuntimeError):
+    """A log-density, gradient, sample or loss is not finite any more; the message says which."""

@@ -1,0 +1,249 @@
+"""MCMC kernels: state in, (state, info) out.
+
+The convention everywhere is the paper's equation 3 with step size s,
+
+    z' = z + (s^2 / 2) grad log p(z) + s w,    w ~ N(0, I).
+
+`Langevin` takes every such move; `MALA` accepts or rejects it, which removes the bias of a
+finite step. Both move many chains in one batch, and `run` owns the loop.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MALA", "Info", "Kernel", "Langevin", "State"]
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from damc.density import LogProb, Target, as_log_prob, value_and_grad
+from damc.errors import BadInput, Diverged
+
+
+class State(NamedTuple):
+    """Where the chains are, and what is already known there.
+
+    `log_prob` and `grad` are None where nothing has needed them yet: an unadjusted chain of
+    T moves costs T gradients, and its end point is evaluated only if the chain goes on.
+    """
+
+    z: Tensor  # points, (B, d)
+    log_prob: Tensor | None = None  # (B,)
+    grad: Tensor | None = None  # (B, d)
+    step_size: Tensor | None = None  # () or (B, 1); adapted by `MALA`
+    moves: int = 0  # moves made so far
+
+
+class Info(NamedTuple):
+    """What happened: in one move for each chain, or in a whole run on average."""
+
+    acceptance: Tensor  # probability of acceptance: (B,) of a move, () of a run
+    displacement: Tensor  # |z' - z|: (B,) of a move; () mean of |z_T - z_0| of a run
+    log_prob: Tensor  # at the points the moves left from: (B,) of a move, (T,) means of a run
+    gradient_calls: int  # gradients of the log-density computed, counted for each chain
+    trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Markov kernel that runs `steps` moves of size `step_size`; subclasses write `step`.
+
+    Args:
+        step_size: s, one number or one for each chain, ``(B,)``.
+        steps: how many moves `run` makes.
+    """
+
+    step_size: float | Tensor = 0.1
+    steps: int = 30
+
+    def __post_init__(self) -> None:
+        s = torch.as_tensor(self.step_size)
+        if s.ndim > 1 or not bool((s > 0).all()) or not bool(torch.isfinite(s).all()):
+            raise BadInput(
+                f"step_size must be a positive number, or one for each chain, got {self.step_size}"
+            )
+        if self.steps < 1:
+            raise BadInput(f"steps must be at least 1, got {self.steps}")
+
+    def init(self, z: Tensor) -> State:
+        """The state of chains that start at z, ``(B, d)``; nothing is evaluated yet."""
+        if z.ndim != 2 or not z.is_floating_point():
+            raise BadInput(
+                f"chains start at points (B, d) of floating type, got {z.dtype} {tuple(z.shape)}"
+            )
+        s = torch.as_tensor(self.step_size, dtype=z.dtype, device=z.device)
+        if s.ndim and len(s) != len(z):
+            raise BadInput(f"got {len(s)} step sizes for {len(z)} chains; give one for each chain")
+        return State(z.detach(), step_size=s[:, None] if s.ndim else s)
+
+    def step(
+        self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
+    ) -> tuple[State, Info]:
+        """One move of every chain."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        z: Tensor | State,
+        log_prob: Target,
+        generator: torch.Generator | None = None,
+        *,
+        steps: int | None = None,
+        thin: int | None = None,
+    ) -> tuple[State, Info]:
+        """Moves every chain `steps` times; with ``steps = 0`` the chains stay where they are.
+
+        Args:
+            z: where the chains start, ``(B, d)``, or the state an earlier run ended in
+                (an adapted step size goes on from there).
+            log_prob: the target; see `damc.density`.
+            generator: source of all randomness.
+            steps: the kernel's own `steps` by default.
+            thin: keep every `thin`-th state in ``info.trace``; none by default, so that
+                memory does not grow with the number of moves.
+
+        Raises:
+            Diverged: if a chain left the finite numbers; names the quantity and the move.
+        """
+        steps = self.steps if steps is None else steps
+        if steps < 0:
+            raise BadInput(f"steps must not be negative, got {steps}")
+        target = as_log_prob(log_prob)
+        state = z if isinstance(z, State) else self.init(z)
+        start, calls = state.z, 0
+        # Allocated once: small results that stay behind after every move would pin the large
+        # blocks freed around them, and a long run's memory would grow.
+        values, acceptance = start.new_empty(steps), start.new_empty(steps)
+        trace = start.new_empty(steps // thin, *start.shape) if thin else None
+        for t in range(steps):
+            state, info = self.step(state, target, generator)
+            calls += info.gradient_calls
+            values[t] = info.log_prob.mean()
+            acceptance[t] = info.acceptance.mean()
+            if trace is not None and thin and (t + 1) % thin == 0:
+                trace[t // thin] = state.z
+        info = Info(
+            acceptance=acceptance.mean() if steps else start.new_ones(()),
+            displacement=(state.z - start).norm(dim=1).mean(),
+            log_prob=values,
+            gradient_calls=calls,
+            trace=trace,
+        )
+        self._check(state, info)
+        return state, info
+
+    def _check(self, state: State, info: Info) -> None:
+        # One look at the end instead of one in every move: a value that is not finite stays so
+        # in the averages, and asking a GPU after every move would stall it.
+        if bool(torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)):
+            return
+        bad = (~torch.isfinite(info.log_prob)).nonzero()
+        move = int(bad[0]) if len(bad) else len(info.log_prob)
+        if move == 0:
+            raise Diverged("the log-density is not finite where the chains start")
+        what = "the log-density" if len(bad) else "the position or an acceptance probability"
+        raise Diverged(
+            f"{what} stopped being finite after {move} of {len(info.log_prob)} moves with step "
+            f"size {float(torch.as_tensor(state.step_size).max()):g}; try a smaller step size"
+        )
+
+
+@dataclass(frozen=True)
+class Langevin(Kernel):
+    """Unadjusted Langevin, the paper's equation 3.
+
+    Its stationary law differs from the target: on N(0, 1 / l) the variance is
+    1 / (l (1 - l s^2 / 4)), and from l s^2 >= 4 on the chain explodes. Without noise it is
+    gradient ascent with rate s^2 / 2.
+
+    Args:
+        step_size: s.
+        steps: T.
+        noise: False drops the s w term.
+
+    Example:
+        >>> state, info = Langevin(0.1, steps=5).run(torch.zeros(3, 2), lambda z: -z.pow(2).sum(1))
+        >>> state.z.shape, info.gradient_calls
+        (torch.Size([3, 2]), 15)
+    """
+
+    noise: bool = True
+
+    def step(
+        self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
+    ) -> tuple[State, Info]:
+        z, value, grad, s, moves = state
+        assert s is not None
+        calls = 0
+        if value is None or grad is None:
+            value, grad = value_and_grad(log_prob, z)
+            calls = len(z)
+        drift = grad * (s**2 / 2)
+        if self.noise:
+            w = torch.empty_like(z).normal_(generator=generator)
+            drift = drift.addcmul_(w, s.expand_as(w))
+        info = Info(value.new_ones(()).expand_as(value), drift.norm(dim=1), value, calls)
+        return State(z + drift, step_size=s, moves=moves + 1), info
+
+
+@dataclass(frozen=True)
+class MALA(Kernel):
+    """Metropolis-adjusted Langevin: the same move, accepted with the probability that makes the
+    target exactly stationary (Roberts and Tweedie 1996).
+
+    Args:
+        step_size: s; the first one if it is adapted.
+        steps: T.
+        target_acceptance: adapt log s towards this mean acceptance (0.574 is optimal in high
+            dimension) by stochastic approximation with gains that vanish, all chains sharing
+            one s. None keeps s fixed. The adapted value is in ``state.step_size``; pass the
+            state to the next `run` to go on from it.
+    """
+
+    target_acceptance: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        a = self.target_acceptance
+        if a is not None and not 0 < a < 1:
+            raise BadInput(f"target_acceptance must lie between 0 and 1, got {a}")
+
+    def step(
+        self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
+    ) -> tuple[State, Info]:
+        z, value, grad, s, moves = state
+        assert s is not None
+        calls = 0
+        if value is None or grad is None:
+            value, grad = value_and_grad(log_prob, z)
+            calls += len(z)
+        w = torch.empty_like(z).normal_(generator=generator)
+        proposal = z + s**2 / 2 * grad + s * w
+        new_value, new_grad = value_and_grad(log_prob, proposal)
+        calls += len(z)
+
+        # log q(z | z') - log q(z' | z), with the backward move's noise solved for.
+        back = (z - proposal - s**2 / 2 * new_grad) / s
+        log_ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
+        # Outside the support the gradient means nothing; such a proposal is simply refused.
+        log_ratio = torch.where(new_value == -math.inf, -math.inf, log_ratio)
+        acceptance = log_ratio.clamp(max=0).exp()
+        u = torch.empty_like(acceptance).uniform_(generator=generator)
+        accept = u < acceptance
+        keep = accept[:, None]
+        moved = torch.where(keep, proposal, z)
+        info = Info(acceptance, (moved - z).norm(dim=1), value, calls)
+        if self.target_acceptance is not None:
+            gain = (moves + 1) ** -0.6
+            s = s * torch.exp(gain * (acceptance.mean() - self.target_acceptance))
+        new = State(
+            moved,
+            torch.where(accept, new_value, value),
+            torch.where(keep, new_grad, grad),
+            s,
+            moves + 1,
+        )
+        return new, info

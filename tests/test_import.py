@@ -1,0 +1,91 @@
+"""`import damc` stays light: torch, azula, safetensors, and nothing else of any weight."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import statistics
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+import damc
+
+ALLOWED = {"damc", "azula", "einops", "numpy", "safetensors", "tqdm"}
+
+# Reports which third-party packages the statement loads beyond those of torch, and its time.
+PROBE = """
+import json, sys, time
+
+def packages():
+    return {name.partition(".")[0] for name in list(sys.modules)} - sys.stdlib_module_names
+
+start = time.perf_counter()
+import torch
+middle = time.perf_counter()
+before = packages()
+STATEMENT
+end = time.perf_counter()
+print(json.dumps([sorted(packages() - before), (end - start) / (middle - start)]))
+"""
+
+EVERY_MODULE = """
+import importlib, pkgutil, damc
+for module in pkgutil.walk_packages(damc.__path__, "damc."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+class Report(NamedTuple):
+    """Packages that a statement loads, and its time with torch over that of torch alone."""
+
+    packages: set[str]
+    ratio: float
+
+
+def probe(statement: str) -> Report:
+    command = [sys.executable, "-c", PROBE.replace("STATEMENT", statement)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    packages, ratio = json.loads(done.stdout)
+    return Report(set(packages), ratio)
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Report]:
+    return [probe("import damc") for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def training() -> Report:
+    """The heaviest dependency, which only training imports."""
+    return probe("import damc, lightning_fabric")
+
+
+def test_import_loads_only_the_allowed_packages(plain: list[Report]) -> None:
+    assert {"damc"} <= plain[0].packages <= ALLOWED
+
+
+def test_every_module_is_as_light() -> None:
+    """Whatever is heavy is imported by the function that uses it, in every file of damc."""
+    assert {"damc"} <= probe(EVERY_MODULE).packages <= ALLOWED
+
+
+def test_import_costs_little_beyond_torch(plain: list[Report]) -> None:
+    assert statistics.median(report.ratio for report in plain) < 1.3, plain
+
+
+def test_the_probe_sees_a_heavy_import(training: Report) -> None:
+    assert "lightning_fabric" in training.packages - ALLOWED
+    assert training.ratio > 1.3
+
+
+def test_training_does_without_torchvision(training: Report) -> None:
+    """azula asks pip for torchvision, which fails to load beside the CPU build of torch."""
+    assert "torchvision" not in training.packages
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    assert damc.__version__ == importlib.metadata.version("damc")
