@@ -60,8 +60,10 @@ class Kernel:
     steps: int = 30
 
     def __post_init__(self) -> None:
-        s = torch.as_tensor(self.step_size)
-        if s.ndim > 1 or not bool((s > 0).all()) or not bool(torch.isfinite(s).all()):
+        s = self.step_size
+        sizes = s.flatten().tolist() if isinstance(s, Tensor) else [s]
+        flat = not isinstance(s, Tensor) or s.ndim <= 1
+        if not flat or not all(0 < size < math.inf for size in sizes):
             raise BadInput(
                 f"step_size must be a positive number, or one for each chain, got {self.step_size}"
             )

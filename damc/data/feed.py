@@ -1,0 +1,181 @@
+"""Endless batches for training: `batches` from a set of images, `Stream` from any iterable.
+
+Both yield `(x, index)`: images `(B, C, H, W)` in [-1, 1], and the number of each `(B,)`, int64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from damc.errors import BadInput
+
+if TYPE_CHECKING:
+    from damc.data.images import Images
+
+__all__ = ["Stream", "batches"]
+
+
+def batches(
+    images: Images,
+    batch_size: int,
+    *,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    flip: bool = False,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless shuffled batches; batch k depends on `(seed, k)` and on nothing before it.
+
+    Every epoch is a new permutation of the images, and its last, incomplete batch is dropped. If
+    there are fewer images than `batch_size`, a batch is all of them.
+
+    Args:
+        images: N images.
+        batch_size: images in a batch, over all ranks together.
+        seed: of the order and the flips.
+        start: the number of the first batch, to resume where a run stopped.
+        rank: this process takes images rank, rank + world, ... of every batch.
+        world: number of processes; must divide `batch_size`.
+        flip: mirror each image left to right with probability one half. The choice is drawn for
+            the whole batch, so it does not depend on `world`.
+    """
+    if batch_size < 1:
+        raise BadInput(f"batch_size is {batch_size}, wanted at least 1.")
+    if start < 0:
+        raise BadInput(f"start is {start}, wanted the number of a batch, 0 or more.")
+    _check_rank(rank, world)
+    if batch_size % world:
+        raise BadInput(f"batch_size is {batch_size}, wanted a multiple of the {world} processes.")
+    size = min(batch_size, len(images)) // world * world
+    if not size:
+        raise BadInput(f"{images.name} has {len(images)} images, fewer than the {world} processes.")
+    return _batches(images, size, seed, start, rank, world, flip)
+
+
+class Stream:
+    """Batches from any iterable: a DataLoader, a list of tensors, a generator function.
+
+    Items are `x` or `(x, y)`, y unused; x is `(B, C, H, W)` or `(B, H, W)`, uint8 or float in
+    [-1, 1]. An iterable that can be walked again is walked for ever. A one-shot iterator cannot,
+    and training that needs more batches than it has ends with `BadInput`.
+
+    Args:
+        source: the iterable, or a function without arguments that makes one for each epoch.
+        name: for error messages.
+    """
+
+    def __init__(
+        self, source: Iterable[Any] | Callable[[], Iterable[Any]], *, name: str = "the stream"
+    ) -> None:
+        if not callable(source) and not isinstance(source, Iterable):
+            raise BadInput(
+                f"{name} is a {type(source).__name__}, wanted an iterable of batches or a function "
+                "that makes one."
+            )
+        self.name = name
+        self._source = source
+
+    def iterate(
+        self, start: int = 0, *, rank: int = 0, world: int = 1
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield `(x, index)` from batch `start` on; the batches before it are drawn and dropped.
+
+        `index` counts the images that went by, so no number returns. With `world` processes, each
+        reads the whole stream and keeps images rank, rank + world, ... of every batch.
+        """
+        _check_rank(rank, world)
+        shape: torch.Size | None = None
+        seen = 0
+        for k, item in enumerate(self._items()):
+            x = self._image_batch(item)
+            if shape is not None and x.shape[1:] != shape:
+                raise BadInput(
+                    f"batch {k} of {self.name} has images of shape {tuple(x.shape[1:])}, "
+                    f"the first had {tuple(shape)}."
+                )
+            if len(x) < world:
+                raise BadInput(f"batch {k} of {self.name} has {len(x)} images for {world} ranks.")
+            shape = x.shape[1:]
+            index = torch.arange(seen, seen + len(x))
+            seen += len(x)
+            if k >= start:
+                yield _to_unit(x[rank::world]), index[rank::world]
+
+    def _items(self) -> Iterator[Any]:
+        drawn = 0
+        for epoch in itertools.count():
+            walk = self._source() if callable(self._source) else self._source
+            before = drawn
+            for item in walk:
+                drawn += 1
+                yield item
+            if isinstance(self._source, Iterator):
+                raise BadInput(
+                    f"{self.name} ended after {drawn} batches and cannot be walked again: give a "
+                    "list, a DataLoader, or a function that makes a new iterator."
+                )
+            if drawn == before:
+                raise BadInput(f"{self.name} gave no batches in epoch {epoch}.")
+
+    def _image_batch(self, item: Any) -> Tensor:
+        x = item[0] if isinstance(item, (tuple, list)) and item else item
+        if not isinstance(x, Tensor):
+            raise BadInput(f"{self.name} gave a {type(x).__name__}, wanted a tensor of images.")
+        if x.ndim == 3:
+            x = x[:, None]
+        if x.ndim != 4 or not x.numel():
+            raise BadInput(
+                f"{self.name} gave a batch of shape {tuple(x.shape)}, "
+                "wanted (B, C, H, W) or (B, H, W)."
+            )
+        if x.dtype == torch.uint8:
+            return x
+        if not x.is_floating_point():
+            raise BadInput(f"{self.name} gave {x.dtype}, wanted uint8 or float in [-1, 1].")
+        low, high = (float(end) for end in x.detach().aminmax())
+        if not (low >= -1 and high <= 1):
+            raise BadInput(
+                f"{self.name} gave values from {low:g} to {high:g}, "
+                "wanted uint8, or finite floats in [-1, 1]."
+            )
+        return x
+
+
+def _batches(
+    images: Images, size: int, seed: int, start: int, rank: int, world: int, flip: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    per_epoch = len(images) // size
+    order, epoch = torch.empty(0, dtype=torch.int64), -1
+    for k in itertools.count(start):
+        if k // per_epoch != epoch:
+            epoch = k // per_epoch
+            order = torch.randperm(len(images), generator=_generator("order", seed, epoch))
+        at = k % per_epoch * size
+        index = order[at : at + size][rank::world]
+        x = images.batch(index)
+        if flip:
+            heads = torch.rand(size, generator=_generator("flip", seed, k)) < 0.5
+            x = torch.where(heads[rank::world, None, None, None], x.flip(-1), x)
+        yield x, index
+
+
+def _generator(purpose: str, seed: int, number: int) -> torch.Generator:
+    # Hashed, so that (seed 0, epoch 1) and (seed 1, epoch 0) have nothing in common.
+    digest = hashlib.sha256(f"{purpose}:{seed}:{number}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _to_unit(x: Tensor) -> Tensor:
+    return x.float() / 127.5 - 1 if x.dtype == torch.uint8 else x.detach().float()
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if world < 1 or not 0 <= rank < world:
+        raise BadInput(f"rank is {rank} of {world} processes, wanted 0 <= rank < world.")

@@ -1,0 +1,157 @@
+"""The interface of everything that learns: one `step`, the optimisers it owns, its state."""
+
+from __future__ import annotations
+
+__all__ = ["Learner", "Rate", "count"]
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from damc.errors import BadInput, Diverged
+
+Metrics = dict[str, Tensor]
+Self = TypeVar("Self", bound="Learner")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate and how it falls.
+
+    "step" is the paper's: times 0.99 every 1,000 iterations, not below `floor`. "cosine" falls
+    along half a cosine to `floor` at iteration `horizon` and stays there. Both depend on the
+    iteration alone, so that a resumed run goes on with the same rate.
+    """
+
+    rate: float
+    decay: str = "step"
+    horizon: int = 1
+    floor: float = 1e-5
+
+    def at(self, iteration: int) -> float:
+        """The rate of an iteration, counted from 0."""
+        floor = min(self.floor, self.rate)
+        if self.decay == "step":
+            return max(self.rate * 0.99 ** (iteration // 1000), floor)
+        if self.decay == "cosine":
+            done = min(iteration / self.horizon, 1.0)
+            cosine = float(torch.cos(torch.tensor(done * torch.pi, dtype=torch.float64)))
+            return floor + (self.rate - floor) * (1 + cosine) / 2
+        raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
+
+
+class Learner(nn.Module):
+    """One way of learning a model of images, with its networks, optimisers and counters.
+
+    A subclass writes `step`, which does one iteration, and what it can of `sample`, `infer`,
+    `reconstruct` and `anomaly_score`. Its networks are submodules, so that `state_dict` holds
+    all weights; `resume_state` holds everything else that the next iteration depends on.
+    """
+
+    name: ClassVar[str]
+    iteration: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.iteration = 0
+        self.optimisers: dict[str, torch.optim.Optimizer] = {}
+        self.rates: dict[str, Rate] = {}
+        self.clip: float = 100.0
+        self.synchronise: Callable[[list[Tensor]], None] | None = None
+        """Averages gradients over processes; the training loop sets it when there are several."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Plain values from which `from_config` builds this learner again."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
+        """The learner that `config` describes, with fresh weights."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        """One learning iteration.
+
+        Args:
+            x: images, ``(B, C, H, W)`` in [-1, 1].
+            index: their places in the data set, ``(B,)``, for learners that keep something for
+                each image.
+            generator: source of all randomness.
+
+        Returns:
+            Scalars that tell how it went, as tensors (reading them is left to the caller).
+        """
+        raise NotImplementedError
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Images drawn from the model, ``(n, C, H, W)``."""
+        raise NotImplementedError(f"{self.name} cannot sample")
+
+    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Latent points of images, ``(B, d)``."""
+        raise NotImplementedError(f"{self.name} has no inference")
+
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Images as the model sees them, of the shape of x."""
+        raise NotImplementedError(f"{self.name} cannot reconstruct")
+
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """How unusual images are, ``(B,)``; higher is more anomalous."""
+        raise NotImplementedError(f"{self.name} has no anomaly score")
+
+    def own(self, name: str, optimiser: torch.optim.Optimizer, rate: Rate) -> None:
+        """Registers an optimiser under a name that `update` uses."""
+        self.optimisers[name] = optimiser
+        self.rates[name] = rate
+
+    def update(self, name: str, loss: Tensor) -> Tensor:
+        """One gradient step of the optimiser `name` down `loss`; returns the gradient's norm.
+
+        The norm is cut to `clip`. Over several processes the gradients are averaged first.
+        """
+        optimiser = self.optimisers[name]
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = torch.zeros_like(p) if gradient is None else gradient
+        if self.synchronise is not None:
+            self.synchronise([p.grad for p in parameters if p.grad is not None])
+        norm = nn.utils.clip_grad_norm_(parameters, self.clip, foreach=True)
+        rate = self.rates[name].at(self.iteration)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+        for p in parameters:
+            p.grad = None
+        return norm
+
+    def resume_state(self) -> dict[str, Any]:
+        """What the next iteration depends on besides the weights."""
+        return {
+            "iteration": self.iteration,
+            "optimisers": {name: o.state_dict() for name, o in self.optimisers.items()},
+        }
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        """Takes back what `resume_state` gave."""
+        self.iteration = state["iteration"]
+        for name, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state["optimisers"][name])
+
+    def check(self, metrics: Metrics) -> dict[str, float]:
+        """The metrics as numbers; raises `Diverged` naming the first that is not finite."""
+        names = list(metrics)
+        values = torch.stack([metrics[name].detach().float() for name in names]).tolist()
+        for name, value in zip(names, values, strict=True):
+            if not abs(value) < float("inf"):
+                raise Diverged(f"{name} is {value} at iteration {self.iteration}")
+        return dict(zip(names, values, strict=True))
+
+
+def count(parameters: Iterable[Tensor]) -> int:
+    """How many numbers a network learns."""
+    return sum(p.numel() for p in parameters)

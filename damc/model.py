@@ -1,0 +1,51 @@
+"""The latent energy-based model p(z, x) = p(z) p(x | z): what is learned."""
+
+from __future__ import annotations
+
+__all__ = ["LatentModel"]
+
+from torch import Tensor, nn
+
+from damc.density import EnergyPrior, Posterior
+from damc.errors import BadInput
+
+
+class LatentModel(nn.Module):
+    """An energy-tilted Gaussian prior and a Gaussian likelihood around a decoder (equation 1),
+
+        p(z) proportional to exp(-E(z)) N(z; 0, I),    p(x | z) = N(x; g(z), sigma^2 I).
+
+    Args:
+        decoder: g, any module from z ``(B, d)`` to x ``(B, ...)``.
+        energy: E, any module from z ``(B, d)`` to ``(B,)``; None leaves the Gaussian prior.
+        latent: d.
+        sigma: standard deviation of the likelihood, the same for every pixel.
+    """
+
+    def __init__(
+        self, decoder: nn.Module, energy: nn.Module | None, latent: int, sigma: float
+    ) -> None:
+        super().__init__()
+        if latent < 1 or not sigma > 0:
+            raise BadInput(f"latent and sigma must be positive, got {latent} and {sigma}")
+        self.decoder = decoder
+        self.prior = EnergyPrior(energy)
+        self.latent = latent
+        self.sigma = sigma
+
+    def squared_error(self, x: Tensor, z: Tensor) -> Tensor:
+        """|x - g(z)|^2 summed over all pixels and channels, ``(B,)``."""
+        image: Tensor = self.decoder(z)
+        return (x - image).square().flatten(1).sum(1)
+
+    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x | z) up to a constant, ``(B,)``."""
+        return self.squared_error(x, z) / (-2 * self.sigma**2)
+
+    def log_joint(self, z: Tensor, x: Tensor) -> Tensor:
+        """log p~(z, x) = log p~(z) + log p(x | z), up to a constant, ``(B,)``."""
+        return self.prior.log_prob(z) + self.log_likelihood(x, z)
+
+    def posterior(self, x: Tensor) -> Posterior:
+        """p(z | x) up to a constant, as a target for chains, one for each row of x."""
+        return Posterior(self.prior, self.log_likelihood, x)

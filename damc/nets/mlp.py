@@ -1,0 +1,68 @@
+"""Fully connected networks: one builder, shared by energies, decoders and encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from damc.errors import BadInput
+
+__all__ = ["ACTIVATIONS", "activation_layer", "mlp"]
+
+ACTIVATIONS: dict[str, Callable[[float], nn.Module]] = {
+    "lrelu": lambda slope: nn.LeakyReLU(slope),
+    "relu": lambda slope: nn.ReLU(),
+    "gelu": lambda slope: nn.GELU(),
+    "silu": lambda slope: nn.SiLU(),
+    "tanh": lambda slope: nn.Tanh(),
+}
+"""What stands between two layers, by name; `slope` matters to "lrelu" alone."""
+
+
+def activation_layer(name: str, slope: float = 0.2) -> nn.Module:
+    """A new activation layer: one of "lrelu", "relu", "gelu", "silu", "tanh"."""
+    if name not in ACTIVATIONS:
+        raise BadInput(f"activation is {name!r}; it must be one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name](slope)
+
+
+def mlp(
+    sizes: Sequence[int],
+    activation: str = "lrelu",
+    last: str | None = None,
+    slope: float = 0.2,
+) -> nn.Sequential:
+    """Linear layers `sizes[0] -> sizes[1] -> ... -> sizes[-1]` with an activation between them.
+
+    Args:
+        sizes: at least two positive sizes, input and output included.
+        activation: name of the activation after every layer but the last.
+        last: name of the activation after the last layer; none by default.
+        slope: negative slope of "lrelu".
+
+    Returns:
+        A module from `(..., sizes[0])` to `(..., sizes[-1])`, with torch's default initial weights.
+
+    >>> [tuple(p.shape) for p in mlp([8, 200, 1]).parameters()]
+    [(200, 8), (200,), (1, 200), (1,)]
+    """
+    if len(sizes) < 2:
+        raise BadInput(f"sizes is {tuple(sizes)}; an MLP needs an input size and an output size")
+    check_positive(sizes=sizes)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), activation_layer(activation, slope)]
+    layers.pop()
+    if last is not None:
+        layers.append(activation_layer(last, slope))
+    return nn.Sequential(*layers)
+
+
+def check_positive(**named: int | Sequence[int]) -> None:
+    """Raise `BadInput`, by name, unless every number given is a whole number above zero."""
+    for name, value in named.items():
+        numbers = [value] if isinstance(value, int) else list(value)
+        if any(not isinstance(n, int) or n < 1 for n in numbers):
+            raise BadInput(f"{name} is {value}; it must be made of whole numbers of 1 or more")

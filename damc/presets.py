@@ -1,0 +1,267 @@
+"""Set-ups by name: the paper's five, and small ones for a laptop."""
+
+from __future__ import annotations
+
+__all__ = ["PRESETS", "Networks", "Preset", "find"]
+
+import difflib
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from damc import nets
+from damc.amortise import Amortiser
+from damc.errors import BadInput
+from damc.learn.damc import DAMC, Settings
+from damc.model import LatentModel
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What the networks of a learner are, as plain values.
+
+    Args:
+        shape: of the images, (C, H, W).
+        latent: d, size of z.
+        decoder: {"kind": "conv", "rows": a name in `damc.nets.DECODERS`, "width": ngf},
+            {"kind": "hybrid", "rows": a name in `damc.nets.HYBRIDS`, "width": ..., "hidden": ...}
+            or {"kind": "mlp", "hidden": ...}.
+        encoder: {"kind": "conv", "rows": a name in `damc.nets.ENCODERS`, "width": nif} or
+            {"kind": "mlp", "hidden": ...}.
+        energy: hidden sizes of the energy MLP; None for a Gaussian prior.
+        amortiser: options of `damc.Amortiser`.
+    """
+
+    shape: tuple[int, int, int]
+    latent: int
+    decoder: Description
+    encoder: Description
+    energy: Description | None = field(default_factory=lambda: {"hidden": [200, 200]})
+    amortiser: Description = field(default_factory=lambda: {"embedding": 1024})
+
+    def __post_init__(self) -> None:
+        c, h, w = self.shape  # a tuple again after a journey through JSON
+        object.__setattr__(self, "shape", (c, h, w))
+
+    def build_decoder(self) -> nn.Module:
+        """g, from z to images of `shape`."""
+        options = dict(self.decoder)
+        kind = options.pop("kind")
+        if kind == "conv":
+            rows = nets.DECODERS[options.pop("rows")]
+            return nets.conv_decoder(self.latent, rows, self.shape[0], **options)
+        if kind == "hybrid":
+            rows = nets.HYBRIDS[options.pop("rows")]
+            return nets.mlp_conv_decoder(self.latent, self.shape, rows, **options)
+        if kind == "mlp":
+            return nets.mlp_decoder(self.latent, self.shape, **options)
+        raise BadInput(f"a decoder's kind is conv, hybrid or mlp, got {kind!r}")
+
+    def build_encoder(self) -> nn.Module:
+        """Images to embeddings, the condition of the amortiser."""
+        options = dict(self.encoder)
+        kind = options.pop("kind")
+        size = self.amortiser["embedding"]
+        if kind == "conv":
+            rows = nets.ENCODERS[options.pop("rows")]
+            return nets.conv_encoder(self.shape, rows, size, **options)
+        if kind == "mlp":
+            return nets.mlp_encoder(self.shape, nemb=size, **options)
+        raise BadInput(f"an encoder's kind is conv or mlp, got {kind!r}")
+
+    def build_energy(self) -> nn.Module | None:
+        """The energy of the prior, or None for a Gaussian one."""
+        return None if self.energy is None else nets.mlp_energy(self.latent, **self.energy)
+
+    def build_amortiser(self) -> Amortiser:
+        """q(z | x) and q(z), with the encoder."""
+        options = dict(self.amortiser)
+        if "widths" in options:
+            options["widths"] = tuple(options["widths"])
+        return Amortiser(self.latent, self.build_encoder(), **options)
+
+    def learner(self, settings: Settings) -> DAMC:
+        """A learner with these networks, fresh."""
+        # The order of building is part of what a seed means.
+        energy = self.build_energy()
+        model = LatentModel(self.build_decoder(), energy, self.latent, settings.sigma)
+        return DAMC(model, self.build_amortiser(), settings, networks=asdict(self))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A complete set-up: networks, settings, and how to feed and stop it."""
+
+    name: str
+    about: str
+    data: str  # a name that `damc.data.load_images` knows
+    networks: Networks
+    settings: Settings
+    batch: int = 128
+    iterations: int = 200_000
+    flip: bool = False
+    minutes: int | None = None  # of training on 2 cores, roughly; None wants a GPU
+
+    def learner(self, **changes: Any) -> DAMC:
+        """A fresh learner, with settings changed by keyword."""
+        try:
+            settings = replace(self.settings, **changes)
+        except TypeError as error:
+            raise BadInput(f"{self.name}: {error}") from error
+        return self.networks.learner(settings)
+
+
+def find(name: str) -> Preset:
+    """The preset of that name."""
+    if name in PRESETS:
+        return PRESETS[name]
+    near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else f": it is one of {', '.join(PRESETS)}"
+    raise BadInput(f"there is no preset {name!r}{hint}")
+
+
+def _paper(
+    name: str,
+    about: str,
+    shape: tuple[int, int, int],
+    latent: int,
+    width: int,
+    *,
+    encoder_width: int = 64,
+    flip: bool = True,
+    **settings: Any,
+) -> Preset:
+    networks = Networks(
+        shape,
+        latent,
+        decoder={"kind": "conv", "rows": name, "width": width},
+        encoder={"kind": "conv", "rows": name, "width": encoder_width},
+    )
+    return Preset(name, about, name, networks, Settings(**settings), flip=flip)
+
+
+_PAPER = (
+    _paper("svhn", "the paper's SVHN set-up", (3, 32, 32), 100, 64),
+    _paper("celeba64", "the paper's CelebA set-up", (3, 64, 64), 100, 128),
+    _paper("cifar10", "the paper's CIFAR-10 set-up", (3, 32, 32), 128, 128),
+    _paper("celebahq256", "the paper's CelebA-HQ set-up", (3, 256, 256), 128, 128, sigma=1.0),
+    _paper(
+        "mnist",
+        "the paper's MNIST set-up for anomaly detection",
+        (1, 28, 28),
+        8,
+        128,
+        encoder_width=128,
+        flip=False,
+        sigma=1.0,
+        noise_negatives=False,
+        decoder_rate=1e-4,
+        energy_rate=5e-5,
+        amortiser_rate=1e-4,
+        amortiser_weight_decay=0.0,
+    ),
+)
+
+_LAPTOP: dict[str, Any] = {
+    # Few-step starts and faster rates, for thousands of iterations instead of 200,000.
+    "start_solver": "multistep",
+    "start_steps": 10,
+    "decoder_rate": 1e-3,
+    "amortiser_rate": 1e-3,
+    "energy_rate": 5e-4,
+    "ema_rate": 0.05,
+    "ema_every": 1,
+    "decay": "cosine",
+    # Keeps the energy from drifting: without it, E at the data falls without end.
+    "energy_penalty": 0.05,
+}
+
+
+def _small(
+    name: str,
+    about: str,
+    networks: Networks,
+    iterations: int,
+    minutes: int,
+    *,
+    flip: bool = False,
+    **settings: Any,
+) -> Preset:
+    chosen = Settings(**_LAPTOP, horizon=iterations, **settings)
+    data = name.removesuffix("-small")
+    return Preset(
+        name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes
+    )
+
+
+_SMALL = (
+    _small(
+        "digits-small",
+        "8x8 digits, fully connected",
+        Networks(
+            (1, 8, 8),
+            8,
+            decoder={"kind": "mlp", "hidden": [128, 128]},
+            encoder={"kind": "mlp", "hidden": [128]},
+            energy={"hidden": [100, 100]},
+            amortiser={"embedding": 64, "capacity": 0.5},
+        ),
+        iterations=1000,
+        minutes=2,
+        sigma=0.3,
+    ),
+    _small(
+        "mnist-small",
+        "28x28 digits, fully connected",
+        Networks(
+            (1, 28, 28),
+            32,
+            decoder={"kind": "mlp", "hidden": [512, 512]},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortiser={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=4000,
+        minutes=30,
+        sigma=0.3,
+    ),
+    _small(
+        "svhn-small",
+        "house numbers, convolutions at a quarter of the size",
+        Networks(
+            (3, 32, 32),
+            64,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortiser={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=1500,
+        minutes=30,
+        sigma=0.3,
+        posterior_steps=20,
+    ),
+    _small(
+        "cifar10-small",
+        "CIFAR-10, convolutions at a quarter of the size",
+        Networks(
+            (3, 32, 32),
+            128,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortiser={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=1500,
+        minutes=30,
+        flip=True,
+        sigma=0.3,
+        posterior_steps=20,
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (*_PAPER, *_SMALL)}
+"""Every preset by name."""
+
+DEMO = ("mnist-5k", "mnist-small", 1200)
+"""What `damc demo` trains: data, preset, iterations."""

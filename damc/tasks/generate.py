@@ -1,0 +1,68 @@
+"""Draw images from a trained model, by any of its ways."""
+
+from __future__ import annotations
+
+__all__ = ["SOURCES", "generate", "sources"]
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from damc.errors import BadInput, Diverged
+from damc.learn import DAMC, Learner
+
+SOURCES = {
+    "amortiser": "the amortiser q(z), decoded",
+    "energy": "Langevin chains on the energy prior, decoded",
+    "gaussian": "N(0, I) decoded, which shows what the prior adds",
+}
+"""Every way of drawing latent points, in words."""
+
+
+def sources(learner: Learner) -> tuple[str, ...]:
+    """The ways that this learner has, the best first."""
+    if "source" not in inspect.signature(learner.sample).parameters:
+        return ("amortiser",)
+    if isinstance(learner, DAMC) and learner.model.prior.energy is None:
+        return ("amortiser", "gaussian")
+    return tuple(SOURCES)
+
+
+def generate(
+    learner: Learner,
+    n: int,
+    *,
+    source: str = "amortiser",
+    steps: int | None = None,
+    seed: int = 0,
+    batch: int = 256,
+) -> Tensor:
+    """Images of the model on the CPU, ``(n, C, H, W)``, drawn `batch` at a time.
+
+    Args:
+        learner: a trained learner.
+        n: how many images.
+        source: one of `sources(learner)`.
+        steps: Langevin moves of "energy"; the settings' number by default.
+        seed: one seed gives the same images again.
+        batch: how many are drawn together, which bounds the memory.
+    """
+    if n < 1 or (steps is not None and steps < 0):
+        raise BadInput(f"n is {n} and steps {steps}: at least 1 image and 0 steps are wanted")
+    if steps is not None and source != "energy":
+        raise BadInput(f"steps count Langevin moves of the source energy, not of {source}")
+    if source not in (ways := sources(learner)):
+        raise BadInput(f"this {learner.name} run draws from {', '.join(ways)}, not from {source!r}")
+    options: dict[str, Any] = {} if source == "amortiser" else {"source": source}
+    if steps is not None:
+        options["steps"] = steps
+    generator = torch.Generator(next(learner.parameters()).device).manual_seed(seed)
+    parts = []
+    for start in range(0, n, batch):
+        part = learner.sample(min(batch, n - start), generator=generator, **options).detach().cpu()
+        if not bool(torch.isfinite(part).all()):
+            raise Diverged(f"samples from {source} are not finite")
+        parts.append(part)
+    return torch.cat(parts)

@@ -1,0 +1,135 @@
+"""A run in pictures: samples, reconstructions, energies, curves, and one page that holds them."""
+
+from __future__ import annotations
+
+__all__ = ["Summary", "draw_pictures", "summarise"]
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from damc import plot
+from damc.errors import BadInput
+from damc.learn import DAMC, Learner
+from damc.report import Section, write_report
+from damc.run import Run
+from damc.tasks.generate import SOURCES, generate, sources
+from damc.tasks.origin import Unseen
+from damc.tasks.reconstruct import reconstruct
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `summarise` found and wrote."""
+
+    table: dict[str, Any]
+    pictures: dict[str, Path] = field(default_factory=dict)
+    report: Path | None = None
+
+
+def draw_pictures(
+    learner: Learner, folder: Path, unseen: Unseen | None, *, seed: int = 0, n: int = 64
+) -> dict[str, Path]:
+    """Grids of samples by every source but the Gaussian, and of reconstructions, by caption.
+
+    Args:
+        learner: a learner, trained or on its way.
+        folder: its run folder; the grids go to ``pictures/NAME_ITERATION.png``.
+        unseen: images to reconstruct.
+        seed: one seed draws with the same noise each time, so grids of a run compare.
+        n: samples in a grid.
+    """
+    place, number = folder / "pictures", f"{learner.iteration:08d}"
+    drawn = {}
+    for source in sources(learner):
+        if source != "gaussian":
+            images = generate(learner, n, source=source, seed=seed)
+            caption = f"Samples: {SOURCES[source]}."
+            drawn[caption] = plot.image_grid(images, place / f"samples_{source}_{number}.png")
+    if unseen is not None:
+        held = reconstruct(learner, unseen.images, limit=32, seed=seed)
+        caption = f"Reconstructions: {unseen.kind} above, the model's below."
+        drawn[caption] = plot.paired_grid(held.x, held.y, place / f"reconstructions_{number}.png")
+    return drawn
+
+
+def summarise(
+    learner: Learner,
+    run: Run,
+    unseen: Unseen | None,
+    *,
+    seed: int = 0,
+    limit: int = 1000,
+) -> Summary:
+    """Draws every picture of a run, measures its reconstructions and writes ``report.html``.
+
+    Args:
+        learner: the learner of the run.
+        run: its folder.
+        unseen: images to reconstruct and to compare energies with; None leaves both out.
+        seed: of all draws.
+        limit: at most so many images are reconstructed for the table.
+    """
+    table: dict[str, Any] = {"iteration": learner.iteration}
+    pictures = draw_pictures(learner, run.path, unseen, seed=seed)
+    records = run.metrics()
+    if unseen is not None:
+        table |= {"data": unseen.images.name, "judged_on": unseen.kind}
+        table |= reconstruct(learner, unseen.images, limit=limit, seed=seed).table
+        if unseen.note:
+            table["note"] = unseen.note
+    if records and "seconds" in records[-1]:
+        table["seconds"] = _seconds(records)
+    sections = [Section("Result", settings=table), Section("Pictures", pictures=dict(pictures))]
+    energies = _energies(learner, unseen, seed)
+    if energies:
+        path = run.path / "pictures" / f"energies_{learner.iteration:08d}.png"
+        pictures["Energies of data and of samples."] = plot.histograms(
+            energies, path, "energy (lower is likelier)"
+        )
+        text = (
+            "The energy E(z) at latent points inferred from images, drawn from the amortiser, from "
+            "Langevin chains on the prior, and from N(0, I). In a model that fits, the first three "
+            "lie on each other."
+        )
+        sections.append(Section("Energies", text, pictures={"Energies of latent points.": path}))
+    if records:
+        path = run.path / "pictures" / "curves.png"
+        pictures["Training curves."] = plot.curves(records, path)
+        sections.append(Section("Training", pictures={"What was logged in training.": path}))
+    sections.append(Section("Settings", settings=run.config))
+    title = f"damc: {run.config.get('preset') or learner.name} at iteration {learner.iteration:,}"
+    return Summary(table, pictures, write_report(run.path / "report.html", title, sections))
+
+
+def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, torch.Tensor]:
+    """Energies by where the latent points come from; empty without an energy."""
+    if not isinstance(learner, DAMC) or learner.model.prior.energy is None:
+        return {}
+    device = next(learner.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    found = {}
+    if unseen is not None:
+        x = unseen.images.batch(torch.arange(min(500, len(unseen.images)))).to(device)
+        found["data"] = learner.infer(x, noise=True, generator=generator)
+    for source in sources(learner):
+        found[source] = learner.sample_latent(500, source, None, generator)
+    energy = learner.model.prior.energy
+    with torch.no_grad():
+        values = {name: energy(z).flatten().cpu() for name, z in found.items()}
+    for name, value in values.items():
+        if not bool(torch.isfinite(value).all()):
+            raise BadInput(f"the energies of {name} are not finite: this run has blown up")
+    return values
+
+
+def _seconds(records: list[dict[str, Any]]) -> float:
+    """Training time over all the calls that a run took; each counts from its own start."""
+    total = last = 0.0
+    for record in records:
+        now = float(record.get("seconds") or 0.0)
+        total += last if now < last else 0.0
+        last = now
+    return round(total + last, 1)

@@ -1,0 +1,128 @@
+"""Train a preset in a run folder, with pictures on the way and a report at the end."""
+
+from __future__ import annotations
+
+__all__ = ["Training", "parse_settings"]
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from damc.errors import BadInput, Diverged
+from damc.learn import Learner
+from damc.learn.damc import Settings
+from damc.presets import Preset
+from damc.run import Run
+from damc.tasks.origin import Origin, Unseen
+from damc.tasks.summarise import Summary, draw_pictures, summarise
+from damc.train import fit
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that one training run is told.
+
+    Attributes:
+        preset: networks, settings and batch size.
+        folder: the run folder; a run that is there already goes on.
+        iterations: in total, counting those done before.
+        origin: the images.
+        seed: of the initial weights, the order of the images and every draw.
+        batch: images an iteration; the preset's by default.
+        changes: settings of the preset to change, by name.
+        pictures_every: iterations between pictures; by default ten times in a run, not
+            more often than every hundred.
+        loop: further options of `damc.fit`.
+    """
+
+    preset: Preset
+    folder: Path
+    iterations: int
+    origin: Origin
+    seed: int = 0
+    batch: int | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    pictures_every: int | None = None
+    loop: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> Summary | None:
+        """Trains, and summarises on the first process; the others give None."""
+        images, unseen = self.origin.train(), self.origin.unseen()
+        torch.manual_seed(self.seed)
+        learner = self.preset.learner(**self.changes)
+        fit(
+            learner,
+            images,
+            iterations=self.iterations,
+            run=self.folder,
+            batch=self.preset.batch if self.batch is None else self.batch,
+            seed=self.seed,
+            flip=self.preset.flip,
+            preset=self.preset.name,
+            origin=self.origin.settings,
+            hook=lambda learner, run, k: self._watch(learner, unseen, k),
+            hook_every=self.pictures_every or max(100, self.iterations // 10),
+            **self.loop,
+        )
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
+            return None
+        self.origin.remember(self.folder)
+        return summarise(learner, Run.open(self.folder), unseen, seed=self.seed)
+
+    def _watch(self, learner: Learner, unseen: Unseen, iteration: int) -> None:
+        self.origin.remember(self.folder)
+        if iteration < self.iterations:  # the last pictures come with the summary
+            try:
+                draw_pictures(learner, self.folder, unseen, seed=self.seed)
+            except Diverged as error:
+                saved = Run.open(self.folder).checkpoints()
+                where = f"the last saved state is iteration {saved[-1]}" if saved else "none saved"
+                raise Diverged(f"iteration {iteration}: {error}; {where}") from error
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings of Algorithm 1 written as "name=value", with the types they have.
+
+    Example:
+        >>> parse_settings(["updates=3", "sigma=0.3", "noise_negatives=no"])
+        {'updates': 3, 'sigma': 0.3, 'noise_negatives': False}
+    """
+    hints = typing.get_type_hints(Settings)
+    parsed = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadInput(f"a setting is written name=value, got {text!r}")
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(hints)}"
+            raise BadInput(f"there is no setting {name!r}; {hint}")
+        parsed[name] = _value(name, value, hints[name])
+    return parsed
+
+
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    if isinstance(kind, types.UnionType):
+        kinds = [part for part in typing.get_args(kind) if part is not types.NoneType]
+        if text.lower() == "none" and len(kinds) < len(typing.get_args(kind)):
+            return None
+        kind = kinds[0]
+    try:
+        if kind is bool:
+            return _TRUTHS[text.lower()]
+        if kind is float and not abs(float(text)) < float("inf"):
+            raise ValueError(text)
+        return kind(text)
+    except (KeyError, ValueError, TypeError) as error:
+        words = {bool: "yes or no", int: "a whole number", float: "a finite number"}
+        wanted = words.get(kind, str(kind))
+        raise BadInput(f"the setting {name} wants {wanted}, got {text!r}") from error

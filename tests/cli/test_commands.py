@@ -1,0 +1,202 @@
+"""What each command does when all goes well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import damc as library
+from damc.cli import COMMANDS
+from damc.data import heldout_split, load_images
+from damc.metrics.images import mse
+from damc.presets import PRESETS
+from damc.run import Run
+
+SCRIPT = Path(sys.executable).with_name("damc")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+def is_png(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 500
+
+
+def test_the_installed_command_gives_an_overview() -> None:
+    done = subprocess.run([SCRIPT], capture_output=True, text=True, check=True)
+    for name in COMMANDS:
+        assert f"damc {name}" in done.stdout
+
+
+def test_python_dash_m_is_the_same_command() -> None:
+    words = [sys.executable, "-m", "damc", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"damc {library.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(damc: Any, name: str) -> None:
+    done = damc(name, "--help")
+    assert done.code == 0 and done.err == ""
+    assert f"usage: damc {name}" in done.out
+    assert "(default: None)" not in done.out or name == "toy"
+
+
+def test_train_leaves_a_whole_run_folder(trained: Any) -> None:
+    run = Run.open(trained.folder)
+    assert run.checkpoints() == [10, 20, 30]
+    assert run.config["preset"] == "digits-small"
+    assert run.config["config"]["settings"]["posterior_steps"] == 2
+    assert [record["iteration"] for record in run.metrics()] == [10, 20, 30]
+    pictures = list((trained.folder / "pictures").iterdir())
+    assert len(pictures) == 5 and all(map(is_png, pictures))
+    report = (trained.folder / "report.html").read_text()
+    assert report.count("data:image/png;base64,") == 5
+    assert "posterior_steps" in report and 'src="http' not in report
+
+
+def test_train_prints_what_it_wrote(trained: Any) -> None:
+    table = results(trained.folder)
+    assert table["judged_on"] == "test images" and table["images"] == 359
+    assert f"{table['mse']:.4g}" in trained.outcome.out
+    for name in re.findall(r"trained/\S+", trained.outcome.out):
+        assert (trained.folder.parent / name).exists(), name
+
+
+def test_training_again_with_nothing_to_do_changes_no_weight(damc: Any, trained: Any) -> None:
+    before = Run.open(trained.folder).load().weights
+    assert damc(*trained.words, "--run", trained.folder).code == 0
+    after = Run.open(trained.folder).load().weights
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_one_seed_is_one_set_of_samples(damc: Any, trained: Any, tmp_path: Path) -> None:
+    def draw(name: str, *words: object) -> np.ndarray[Any, Any]:
+        done = damc("sample", trained.folder, "--n", 5, "--out", tmp_path / name, *words)
+        assert done.code == 0, done.err
+        array: np.ndarray[Any, Any] = np.load(tmp_path / name / "samples.npy", allow_pickle=False)
+        assert array.shape == (5, 1, 8, 8) and np.abs(array).max() <= 1
+        return array
+
+    first = draw("a", "--seed", 1)
+    assert np.array_equal(first, draw("b", "--seed", 1))
+    assert not np.array_equal(first, draw("c", "--seed", 2))
+    noise = draw("d", "--source", "gaussian")
+    # No move at all leaves the chains of the energy where they start, at the same noise.
+    assert np.array_equal(noise, draw("e", "--source", "energy", "--steps", 0))
+    assert not np.array_equal(noise, draw("f", "--source", "energy", "--steps", 20))
+    assert is_png(tmp_path / "f" / "energy.png")
+
+
+def test_reconstruct_measures_the_test_images(damc: Any, trained: Any, tmp_path: Path) -> None:
+    done = damc("reconstruct", trained.folder, "--n", 40, "--out", tmp_path)
+    assert done.code == 0, done.err
+    table = results(tmp_path)
+    x = load_images("digits", split="test").batch(torch.arange(40))
+    y = library.load(trained.folder).reconstruct(x, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(torch.tensor(table["mse_of_each"]), mse(x, y.clamp(-1, 1)), atol=1e-6)
+    assert table["mse"] == pytest.approx(np.mean(table["mse_of_each"]), rel=1e-5)
+    assert table["mean_image_mse"] == pytest.approx(float(mse(x, x.mean(0).expand_as(x)).mean()))
+    assert f"{table['mse']:.4g}" in done.out and is_png(tmp_path / "reconstructions.png")
+
+
+def test_reconstruct_takes_images_of_ones_own(damc: Any, trained: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    x = load_images("digits", split="test").batch(torch.arange(3))
+    np.save(tmp_path / "x.npy", x.numpy())
+    Image.fromarray(np.full((20, 30, 3), 200, dtype=np.uint8)).save(tmp_path / "big.png")
+    words = ["reconstruct", trained.folder, "--out", tmp_path / "out"]
+    assert damc(*words, tmp_path / "x.npy").code == 0
+    assert results(tmp_path / "out")["images"] == 3
+    refused = damc(*words, tmp_path / "big.png")
+    assert refused.code == 2 and "3x20x30" in refused.err and "--resize" in refused.err
+    assert damc(*words, tmp_path / "x.npy", tmp_path / "big.png", "--resize").code == 0
+    assert results(tmp_path / "out")["images"] == 4
+
+
+def test_report_is_made_again(damc: Any, copied: Path) -> None:
+    (copied / "report.html").unlink()
+    (copied / "results.json").unlink()
+    assert damc("report", copied).code == 0
+    assert (copied / "report.html").read_text().count("data:image/png;base64,") == 5
+    assert results(copied)["iteration"] == 30
+
+
+def test_a_class_is_held_out(damc: Any, trained: Any, tmp_path: Path) -> None:
+    words = ["train", "digits-small", "--iterations", 1, "--heldout", 4, *trained.tiny]
+    assert damc(*words, "--run", tmp_path / "run").code == 0
+    everything = load_images("digits", split="all")
+    data = Run.open(tmp_path / "run").config["data"]
+    assert data["heldout"] == 4
+    assert data["count"] == len(heldout_split(everything, 4, train=True))
+    unseen = heldout_split(everything, 4, train=False)
+    assert unseen.labels is not None
+    assert results(tmp_path / "run")["images"] == int((unseen.labels != 4).sum())
+    other = damc(*words[:5], 5, *trained.tiny, "--run", tmp_path / "run")
+    assert other.code == 2 and "heldout differs" in other.err
+
+
+def test_a_folder_without_test_images_is_judged_on_its_own(
+    damc: Any, trained: Any, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", load_images("digits").batch(torch.arange(20)).numpy())
+    words = ["train", "digits-small", "--iterations", 1, "--data", "x.npy", *trained.tiny]
+    assert damc(*words, "--run", "run", cwd=tmp_path).code == 0
+    table = results(tmp_path / "run")
+    assert table["judged_on"] == "training images" and "no split 'test'" in table["note"]
+    # The run knows where its images were, from any working folder.
+    assert damc("reconstruct", tmp_path / "run", cwd=trained.folder).code == 0
+
+
+def test_presets_counts_the_networks_that_are_built(damc: Any, tmp_path: Path) -> None:
+    assert damc("presets", "--out", tmp_path).code == 0
+    rows = {row["preset"]: row for row in results(tmp_path)["presets"]}
+    assert list(rows) == list(PRESETS)
+    learner = PRESETS["digits-small"].learner()
+    count = {"decoder": learner.model.decoder, "denoiser": learner.amortiser.denoiser}
+    for name, module in count.items():
+        assert rows["digits-small"][name] == sum(p.numel() for p in module.parameters())
+
+
+def test_data_says_what_is_found(damc: Any, tmp_path: Path) -> None:
+    done = damc("data", "--data-root", tmp_path, "--out", tmp_path)
+    assert done.code == 0
+    rows = {row["name"]: row for row in results(tmp_path)["data"]}
+    assert rows["digits"]["counts"] == {"train": 1438, "test": 359}
+    assert not rows["mnist"]["found"] and str(tmp_path) in rows["mnist"]["path"]
+
+
+def test_two_processes_make_the_same_kind_of_run_folder(trained: Any, tmp_path: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words += ["-m", "damc", "--", *map(str, trained.words), "--run", "run"]
+    words += ["--checkpoint-every", "10"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+    def names(folder: Path) -> set[str]:
+        chosen = (path.relative_to(folder) for path in folder.rglob("*"))
+        return {str(path) for path in chosen if path.parts[0] in ("checkpoints", "pictures")}
+
+    assert names(tmp_path / "run") == names(trained.folder)
+    one, two = Run.open(trained.folder), Run.open(tmp_path / "run")
+    assert one.config == two.config
+    a, b = one.load().weights, two.load().weights
+    assert {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}
+    # Each process drew its own noise, so two processes are no copy of one.
+    assert not all(torch.equal(a[name], b[name]) for name in a)
+    assert done.stdout.count("MSE per pixel") == 1

@@ -1,0 +1,218 @@
+"""Bad input and faults, each for real: one clear sentence, exit code 2, and nothing harmed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from damc.run import Run
+
+
+def refused(outcome: Any, *words: str) -> None:
+    """The command said one sentence with these words, and nothing else went wrong."""
+    assert outcome.code == 2, outcome
+    last = outcome.err.strip().splitlines()[-1]
+    assert last.startswith("damc: "), outcome.err
+    assert "Traceback" not in outcome.err
+    for word in words:
+        assert word in last, last
+
+
+def still_good(damc: Any, folder: Path, iteration: int) -> None:
+    """The run's newest checkpoint is that one, and it loads and draws."""
+    assert Run.open(folder).checkpoints()[-1] == iteration
+    assert damc("sample", folder, "--n", 2, "--source", "gaussian").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], ["'trian'", "did you mean 'train'"]),
+        (["train", "digit-small"], ["'digit-small'", "did you mean 'digits-small'"]),
+        (["train", "digits-small", "--set", "sgma=1"], ["did you mean 'sigma'"]),
+        (["train", "digits-small", "--set", "updates=1.5"], ["updates", "whole number"]),
+        (["train", "digits-small", "--set", "sigma"], ["name=value"]),
+        (["train", "digits-small", "--data", "mnst"], ["did you mean 'mnist'"]),
+        (["train", "digits-small", "--heldout", "12"], ["class 12"]),
+        (["train", "digits-small", "--iterations", "0"], ["at least 1"]),
+        (["train", "digits-small", "--threads", "0"], ["at least 1"]),
+        (["train", "digits-small", "--data", "mnist-5k"], ["1x28x28", "1x8x8", "--resize"]),
+        (["train", "mnist-small", "--data-root", "none"], ["none/mnist", "idx"]),
+        (["train", "digits-small", "--precision", "17"], ["17"]),
+        (["sample", "nowhere"], ["no folder nowhere"]),
+        (["sample", "."], ["not a run folder"]),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    damc: Any, tmp_path: Path, words: list[str], said: list[str]
+) -> None:
+    refused(damc(*words, cwd=tmp_path), *said)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_unknown_option_is_code_2_and_names_the_nearest(damc: Any) -> None:
+    done = damc("train", "digits-small", "--iteration", 3)
+    assert done.code == 2 and "--iterations" in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("damage", ["truncated", "other"])
+def test_a_corrupt_data_file(damc: Any, tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "mnist" / "train-images-idx3-ubyte"
+    file.parent.mkdir()
+    whole = struct.pack(">IIII", 2051, 50, 28, 28) + bytes(50 * 784)
+    file.write_bytes(
+        whole[:-100] if damage == "truncated" else random.Random(0).randbytes(len(whole))
+    )
+    done = damc("train", "mnist-small", "--data-root", tmp_path, "--run", tmp_path / "run")
+    refused(done, "train-images-idx3-ubyte")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pictures_of_mixed_sizes(damc: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for i, side in enumerate([8, 8, 9]):
+        Image.fromarray(np.zeros((side, side), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    done = damc("train", "digits-small", "--data", tmp_path, "--run", tmp_path / "run")
+    refused(done, "differ in size", "8x8", "9x9")
+
+
+def test_pixels_that_are_not_numbers(damc: Any, tmp_path: Path) -> None:
+    x = np.zeros((20, 8, 8), dtype=np.float32)
+    x[7, 3, 3] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    done = damc("train", "digits-small", "--data", tmp_path / "x.npy", "--run", tmp_path / "run")
+    refused(done, "x.npy")
+    assert "nan" in done.err.lower() or "finite" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_array_of_pickles_is_not_opened(damc: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([_Trap(tmp_path)], dtype=object), allow_pickle=True)
+    done = damc("train", "digits-small", "--data", tmp_path / "x.npy", "--run", tmp_path / "run")
+    refused(done, "x.npy")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("change", [["--seed", 9], ["--batch", 8], ["--set", "sigma=0.9"]])
+def test_a_folder_with_another_run(
+    damc: Any, trained: Any, copied: Path, change: list[object]
+) -> None:
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    refused(damc(*trained.words, "--run", copied, *change), "other settings")
+    assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_another_models_weights(damc: Any, trained: Any, copied: Path) -> None:
+    """Weights that are intact, but of other networks than the settings describe."""
+    config = (copied / "config.json").read_text()
+    smaller = config.replace("128,\n        128", "64,\n        64")
+    if smaller == config:
+        smaller = config.replace('"latent": 8', '"latent": 7')
+    (copied / "config.json").write_text(smaller)
+    refused(damc("sample", copied), "another model's")
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "resume.safetensors"])
+def test_a_truncated_checkpoint_falls_back_to_the_one_before(
+    damc: Any, trained: Any, copied: Path, name: str
+) -> None:
+    file = copied / "checkpoints" / "00000030" / name
+    file.write_bytes(file.read_bytes()[:1000])
+    done = damc("sample", copied, "--n", 2)
+    assert done.code == 0 and "checkpoint 30" in done.err and "damaged" in done.err
+    if name == "resume.safetensors":
+        return
+    # Training from there makes the lost iterations again.
+    assert damc(*trained.words, "--run", copied).code == 0
+    whole = trained.folder / "checkpoints" / "00000030" / name
+    assert file.read_bytes() == whole.read_bytes()
+
+
+def test_only_truncated_weights(damc: Any, copied: Path) -> None:
+    for file in copied.rglob("weights.safetensors"):
+        file.write_bytes(file.read_bytes()[:1000])
+    refused(damc("sample", copied), "only damaged checkpoints")
+
+
+class _Trap:
+    """A pickle that leaves a file behind when it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder / "sprung"),)
+
+
+def test_a_pickle_in_place_of_weights_is_not_opened(
+    damc: Any, copied: Path, tmp_path: Path
+) -> None:
+    for file in copied.rglob("weights.safetensors"):
+        file.write_bytes(pickle.dumps(_Trap(tmp_path)))
+    refused(damc("sample", copied), "only damaged checkpoints")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(damc: Any, trained: Any, copied: Path) -> None:
+    words = [*trained.words, "--run", copied, "--iterations", 40]
+    refused(damc(*words, "--checkpoint-every", 1, file_limit=100_000), "could not write")
+    still_good(damc, copied, 30)
+    assert damc(*words, "--checkpoint-every", 10).code == 0
+    still_good(damc, copied, 40)
+
+
+def test_a_full_disk_while_pictures_are_drawn(damc: Any, trained: Any, copied: Path) -> None:
+    refused(damc("report", copied, file_limit=1000), "could not write")
+    assert (copied / "report.html").read_bytes() == (trained.folder / "report.html").read_bytes()
+
+
+def test_a_place_that_cannot_be_written(damc: Any, trained: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    refused(damc(*trained.words, "--run", tmp_path / "file" / "run"), "could not", "file")
+    refused(damc("sample", trained.folder, "--out", tmp_path / "file" / "out"), "could not")
+    refused(damc(*trained.words, "--run", "/proc/damc"), "could not write")
+
+
+@pytest.mark.parametrize("rate", ["energy_rate=1e6", "amortiser_rate=1e6", "decoder_rate=1e20"])
+def test_a_learning_rate_that_explodes(damc: Any, trained: Any, tmp_path: Path, rate: str) -> None:
+    run = tmp_path / "run"
+    words = ["train", "digits-small", *trained.tiny, "--set", rate, "--iterations", 50]
+    done = damc(*words, "--run", run, "--checkpoint-every", 1)
+    refused(done, "blew up in iteration")
+    saved = Run.open(run).checkpoints()
+    for iteration in saved:
+        weights = Run.open(run).load(iteration).weights
+        assert all(bool(w.isfinite().all()) for w in weights.values())
+    if saved:
+        assert f"the last good state is iteration {saved[-1]}" in done.err
+        still_good(damc, run, saved[-1])
+    else:
+        assert "nothing was saved" in done.err
+
+
+def test_a_reader_who_has_enough(tmp_path: Path) -> None:
+    """`damc data | head -0`: the pipe closes before anything is written."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "damc", "data", "--data-root", tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 141 and said == b""
+
+
+def test_a_debugger_sees_the_traceback(damc: Any) -> None:
+    done = damc("train", "digit-small", env={"DAMC_DEBUG": "1"})
+    assert done.code == 2 and "Traceback" in done.err and "did you mean" in done.err
