@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import plain
 from damc import EMA, MALA, Amortiser, BadInput, Diverged, Langevin, distil
 
 SMALL = {"widths": (32, 64, 64), "embedding": 16}
@@ -95,22 +96,10 @@ def test_a_share_of_the_batch_is_nullified_and_never_encoded() -> None:
     torch.testing.assert_close(mixed, (3 * parts[0] + 47 * parts[1]) / 50)
 
 
-def test_sampling_with_cached_shares_is_the_plain_loop() -> None:
+def test_sampling_with_cached_shares_is_the_plain_transcription() -> None:
     q, x = make(3, steps=6).double(), torch.randn(4, 3, dtype=torch.float64)
-    fast = q.sample(x=x, generator=seeded())
-    generator, times = seeded(), torch.linspace(1, 0, 6, dtype=torch.float64)
-    z = torch.randn(4, 2, generator=generator, dtype=torch.float64)
-    for t, s in zip(times, [*times[1:], None], strict=True):
-        (alpha, sigma), angle = q.schedule(t), q.schedule.angle(t)
-        eps = q.denoiser(z, angle.expand(4), q.embed(x))
-        clean = (z - sigma * eps) / alpha
-        if s is None:
-            break
-        alpha_s, _ = q.schedule(s)
-        r = torch.exp(q.schedule.log_snr(t) - q.schedule.log_snr(s))
-        w = torch.empty_like(z).normal_(generator=generator)
-        z = r * alpha_s / alpha * z + (1 - r) * alpha_s * clean + ((1 - r) * sigma**2).sqrt() * w
-    torch.testing.assert_close(fast, clean.detach())
+    slow = plain.sample(q, q.embed(x), 6, seeded())
+    torch.testing.assert_close(q.sample(x=x, generator=seeded()), slow)
 
 
 def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
