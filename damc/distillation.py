@@ -129,7 +129,7 @@ def distil(
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
         state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
 
-        total = 0.0
+        total = torch.zeros((), device=device)
         for _ in range(updates):
             loss = q.loss(state.z, x, p_uncond=p_uncond, generator=generator)
             optimiser.zero_grad()
@@ -137,17 +137,18 @@ def distil(
             nn.utils.clip_grad_norm_(weights, clip)
             optimiser.step()
             schedule.step()
-            total += float(loss.detach())
-        if not total < float("inf"):
-            raise Diverged(f"the amortiser's loss is {total} at iteration {k}")
+            total += loss.detach()
         average.update()
 
-        history.loss.append(total / updates)
+        mean = float(total) / updates
+        if not mean < float("inf"):
+            raise Diverged(f"the amortiser's loss is {mean} at iteration {k}")
+        history.loss.append(mean)
         history.log_prob.append(float(info.log_prob[-1]) if len(info.log_prob) else float("nan"))
         history.displacement.append(float(info.displacement))
         history.acceptance.append(float(info.acceptance))
         history.gradient_calls += info.gradient_calls
-        bar.set_postfix(loss=f"{total / updates:.3f}", moved=f"{history.displacement[-1]:.2f}")
+        bar.set_postfix(loss=f"{mean:.3f}", moved=f"{history.displacement[-1]:.2f}")
         if callback is not None:
             callback(k, average.module)
     q.load_state_dict(average.module.state_dict())
@@ -179,7 +180,8 @@ def _batches(
         yield from itertools.repeat(None)
     elif isinstance(contexts, Tensor):
         while True:
-            where = torch.randint(len(contexts), (batch,), generator=generator)
+            device = contexts.device if generator is None else generator.device
+            where = torch.randint(len(contexts), (batch,), generator=generator, device=device)
             yield contexts[where.to(contexts.device)]
     else:
         while True:

@@ -40,7 +40,8 @@ class Gaussian:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Points, ``(n, d)``."""
-        return torch.randn(n, self.dim, generator=generator) * self.scale
+        device = None if generator is None else generator.device
+        return torch.randn(n, self.dim, generator=generator, device=device) * self.scale
 
     def log_prob(self, z: Tensor) -> Tensor:
         """Log-density up to a constant, ``(B, d)`` to ``(B,)``."""

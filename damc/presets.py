@@ -252,7 +252,7 @@ _SMALL = (
             encoder={"kind": "mlp", "hidden": [512]},
             amortiser={"embedding": 256, "capacity": 0.5},
         ),
-        iterations=1500,
+        iterations=1000,
         minutes=30,
         flip=True,
         sigma=0.3,

@@ -40,7 +40,7 @@ class ToySettings:
         pooled: observations behind the pooled picture, one point each.
     """
 
-    iterations: int = 700
+    iterations: int = 500
     kernel: Literal["jump", "langevin", "mala"] = "jump"
     step_size: float = 0.12
     steps: int = 10
