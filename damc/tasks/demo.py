@@ -4,13 +4,19 @@ from __future__ import annotations
 
 __all__ = ["demo"]
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from damc import presets
+import torch
+
+from damc import plot, presets
+from damc.tasks.generate import generate
 from damc.tasks.origin import Origin
+from damc.tasks.reconstruct import reconstruct
 from damc.tasks.summarise import Summary
 from damc.tasks.training import Training
+from damc.train import load
 
 
 def demo(
@@ -26,13 +32,27 @@ def demo(
     """
     data, name, iterations = presets.DEMO
     preset = presets.find(name)
+    origin = Origin(data, preset.networks.shape)
     training = Training(
         preset,
         Path(out),
         iterations,
-        Origin(data, preset.networks.shape),
+        origin,
         seed=seed,
         changes={"horizon": iterations},
         loop={"progress": progress, "checkpoint_every": max(1, iterations // 10), **loop},
     )
-    return training.run()
+    summary = training.run()
+    if summary is None:
+        return None
+    caption = "Two rows by the amortiser, two by the energy, unseen images over reconstructions."
+    overview = _overview(Path(out), origin, seed)
+    return replace(summary, pictures={caption: overview, **summary.pictures})
+
+
+def _overview(folder: Path, origin: Origin, seed: int) -> Path:
+    """The whole demo in one picture, 16 images a row."""
+    learner = load(folder)
+    drawn = [generate(learner, 32, source=source, seed=seed) for source in ("amortiser", "energy")]
+    held = reconstruct(learner, origin.unseen().images, limit=16, seed=seed)
+    return plot.image_grid(torch.cat([*drawn, held.x, held.y]), folder / "overview.png", columns=16)
