@@ -22,7 +22,7 @@ from damc.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["curves", "histograms", "image_grid", "paired_grid", "strips"]
+__all__ = ["curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
 
 
 def image_grid(
@@ -177,6 +177,44 @@ def histograms(
     axes.set_xlabel(xlabel)
     axes.set_ylabel("density")
     axes.set_title(title)
+    axes.legend(frameon=False)
+    _tidy(axes)
+    return _save(figure, path)
+
+
+def traces(
+    steps: Sequence[int],
+    values: Tensor,
+    path: str | Path,
+    ylabel: str,
+    reference: tuple[float, float] | None = None,
+) -> Path:
+    """Draw a quantity along chains: every chain faint, their mean on top.
+
+    Args:
+        steps: where along the chains, T of them.
+        values: one column a chain, (T, B).
+        path: the PNG to write.
+        ylabel: what the quantity is.
+        reference: mean and standard deviation of the same quantity on data, drawn as a band.
+    """
+    if values.shape[:1] != (len(steps),) or values.ndim != 2 or 0 in values.shape:
+        raise BadInput(f"{len(steps)} steps and values {tuple(values.shape)}: (T, B) is wanted")
+    y = values.detach().cpu().double().numpy()
+    if not np.isfinite(y).all():
+        raise BadInput("traces are drawn of finite numbers only")
+    figure = _figure(6.4, 3.8)
+    axes = figure.add_subplot()
+    axes.plot(steps, y, color=_COLOURS[0], alpha=0.15, linewidth=0.7)
+    axes.plot(
+        steps, y.mean(1), color=_COLOURS[0], linewidth=1.8, label=f"mean of {y.shape[1]} chains"
+    )
+    if reference is not None:
+        mean, spread = reference
+        axes.axhspan(mean - spread, mean + spread, color=_COLOURS[1], alpha=0.15)
+        axes.axhline(mean, color=_COLOURS[1], ls=_DASHES[1], lw=1.4, label="data")
+    axes.set_xlabel("step")
+    axes.set_ylabel(ylabel)
     axes.legend(frameon=False)
     _tidy(axes)
     return _save(figure, path)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import damc.plot
 from damc.errors import BadInput
-from damc.plot import curves, histograms, image_grid, paired_grid, strips
+from damc.plot import curves, histograms, image_grid, paired_grid, strips, traces
 
 
 def read(path: Path) -> Any:
@@ -169,3 +169,15 @@ def test_matplotlib_and_pillow_are_imported_only_by_the_functions_that_use_them(
         names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
     assert "torch" in names
     assert not any(str(name).startswith(("matplotlib", "PIL")) for name in names)
+
+
+def test_traces_draw_chains_and_data(tmp_path: Path) -> None:
+    values = torch.linspace(0, 1, 5)[:, None].expand(5, 3)
+    plain = read(traces(range(0, 50, 10), values, tmp_path / "a.png", "energy"))
+    data = read(traces(range(0, 50, 10), values, tmp_path / "b.png", "energy", (0.5, 0.1)))
+    assert plain.shape == data.shape and (plain != data).any()
+    with pytest.raises(BadInput, match="4 steps"):
+        traces(range(4), values, tmp_path / "c.png", "energy")
+    with pytest.raises(BadInput, match="finite"):
+        traces(range(5), values * math.inf, tmp_path / "c.png", "energy")
+    assert not (tmp_path / "c.png").exists()

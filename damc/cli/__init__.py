@@ -39,9 +39,21 @@ COMMANDS = {
     "reconstruct": Command(
         "damc.cli.trained:Reconstruct", "RUN [IMAGES]", "images as the model sees them, with errors"
     ),
+    "evaluate": Command(
+        "damc.cli.measure:Evaluate", "RUN", "Frechet and kernel distances, errors on unseen images"
+    ),
+    "transitions": Command(
+        "damc.cli.measure:Transitions", "RUN", "long chains on the learned prior, against data"
+    ),
+    "cost": Command(
+        "damc.cli.measure:Cost", "PRESET", "parameters and seconds of a set-up on this machine"
+    ),
     "report": Command("damc.cli.trained:Report", "RUN", "one page about a run: report.html"),
     "presets": Command("damc.cli.lists:Presets", "", "the set-ups that `train` knows"),
     "data": Command("damc.cli.lists:Data", "", "which data sets are found where"),
+    "convert": Command(
+        "damc.cli.convert:Convert", "FILE", "published .pth weights, made safe: .safetensors"
+    ),
     "toy": Command("damc.tasks.toy:Toy", "", "the paper's example in two dimensions"),
 }
 """Every sub-command by name, in the order of the overview; a new one is a line here.
@@ -110,12 +122,18 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         where = f" {error.filename}" if error.filename else ""
         return 2, f"the system refused{where}: {error.strerror or error}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or _out_of_memory(error):
         return 2, "there is not enough memory for this: give a smaller --batch"
     if isinstance(error, RuntimeError) and _rank() > 0:
         # Its peers went away; the process that knows why says so.
         return 2, "stopped, because another process of this run did"
     raise error
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # torch has a class for a GPU's memory; on the CPU only the words tell.
+    words = ("can't allocate memory", "not enough memory")
+    return type(error).__name__ == "OutOfMemoryError" or any(w in str(error) for w in words)
 
 
 def _complain(sentence: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["SOURCES", "generate", "sources"]
+__all__ = ["SOURCES", "generate", "sources", "stream"]
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -49,6 +50,19 @@ def generate(
         seed: one seed gives the same images again.
         batch: how many are drawn together, which bounds the memory.
     """
+    return torch.cat(list(stream(learner, n, source=source, steps=steps, seed=seed, batch=batch)))
+
+
+def stream(
+    learner: Learner,
+    n: int,
+    *,
+    source: str = "amortiser",
+    steps: int | None = None,
+    seed: int = 0,
+    batch: int = 256,
+) -> Iterator[Tensor]:
+    """The images of `generate` in batches, so that only one is in memory at a time."""
     if n < 1 or (steps is not None and steps < 0):
         raise BadInput(f"n is {n} and steps {steps}: at least 1 image and 0 steps are wanted")
     if steps is not None and source != "energy":
@@ -59,10 +73,8 @@ def generate(
     if steps is not None:
         options["steps"] = steps
     generator = torch.Generator(next(learner.parameters()).device).manual_seed(seed)
-    parts = []
     for start in range(0, n, batch):
         part = learner.sample(min(batch, n - start), generator=generator, **options).detach().cpu()
         if not bool(torch.isfinite(part).all()):
             raise Diverged(f"samples from {source} are not finite")
-        parts.append(part)
-    return torch.cat(parts)
+        yield part

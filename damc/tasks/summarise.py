@@ -16,6 +16,7 @@ from damc.learn import DAMC, Learner
 from damc.report import Section, write_report
 from damc.run import Run
 from damc.tasks.generate import SOURCES, generate, sources
+from damc.tasks.measured import kept
 from damc.tasks.origin import Unseen
 from damc.tasks.reconstruct import reconstruct
 
@@ -95,6 +96,7 @@ def summarise(
             "lie on each other."
         )
         sections.append(Section("Energies", text, pictures={"Energies of latent points.": path}))
+    sections += kept(run.path, learner.iteration)
     if records:
         path = run.path / "pictures" / "curves.png"
         pictures["Training curves."] = plot.curves(records, path)

@@ -1,0 +1,239 @@
+"""What a set-up costs on the machine at hand: parameters, seconds of a draw, of an epoch.
+
+The paper gives, on one GPU at batch 64, 0.3 s for prior samples by the amortiser and 0.2 s by 100
+steps of Langevin; 1.0 s and 8.0 s for posterior samples; 15.2 minutes for an epoch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Cost", "Timing", "cost", "machine"]
+
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from damc.errors import BadInput
+from damc.langevin import Langevin
+from damc.learn import DAMC
+from damc.learn.learner import count
+from damc.presets import Preset
+
+_TRAINING_IMAGES = {
+    # As the paper's appendix counts them, and as the embedded set is divided.
+    "mnist": 60_000,
+    "svhn": 73_257,
+    "cifar10": 50_000,
+    "celeba64": 40_000,
+    "celebahq256": 29_500,
+    "digits": 1_438,
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one thing over all rounds."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.seconds)
+
+    def ratio(self, other: Timing) -> float:
+        """How many times longer this took than the other, the median over the rounds."""
+        pairs = zip(self.seconds, other.seconds, strict=True)
+        return statistics.median(ours / theirs for ours, theirs in pairs)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What `cost` found.
+
+    Attributes:
+        parameters: of each network, by name.
+        timings: by name; see `cost`.
+        batch: latent points drawn together.
+        train_batch: images of a training iteration.
+        images: training images of an epoch, where they are known.
+        seconds: how long the measurement took.
+    """
+
+    parameters: dict[str, int]
+    timings: dict[str, Timing]
+    batch: int
+    train_batch: int
+    images: int | None
+    seconds: float
+
+    @property
+    def epoch(self) -> float | None:
+        """Seconds of an epoch: so many iterations as whole batches fit in the images."""
+        if self.images is None:
+            return None
+        iterations = max(1, self.images // self.train_batch)
+        return iterations * self.timings["training iteration"].median
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One line a network and one line a timing, with ratios.
+
+        The ratio of a network is to the decoder's parameters, that of Langevin is to the seconds
+        of the amortiser.
+        """
+        rows: list[dict[str, Any]] = [
+            {"of": name, "parameters": n, "ratio": n / self.parameters["decoder"]}
+            for name, n in self.parameters.items()
+        ]
+        for name, timing in self.timings.items():
+            row = {
+                "of": name,
+                "seconds": timing.median,
+                "least": min(timing.seconds),
+                "most": max(timing.seconds),
+            }
+            kind, _, way = name.partition(", ")
+            if way.startswith("Langevin"):
+                base = next(t for n, t in self.timings.items() if n.startswith(f"{kind}, amort"))
+                row["ratio"] = timing.ratio(base)
+            rows.append(row)
+        if self.epoch is not None:
+            rows.append({"of": f"epoch of {self.images:,} images", "seconds": self.epoch})
+        return rows
+
+
+def cost(
+    preset: Preset,
+    *,
+    batch: int = 64,
+    train_batch: int | None = None,
+    images: int | None = None,
+    rounds: int = 7,
+    budget: float = 60.0,
+    seed: int = 0,
+    device: torch.device | None = None,
+    progress: bool = False,
+) -> Cost:
+    """Times a preset's networks, with fresh weights, on images of their own.
+
+    Everything is run in turn, round after round, so that a slow moment of the machine hits all
+    alike. The first round warms up and does not count, unless it takes longer than the budget;
+    then it is the only one. "amortiser" draws q(z), or q(z | x) and then moves as often as
+    reconstruction does; "Langevin" starts at N(0, I). Decoding is not counted.
+
+    Args:
+        preset: what to time.
+        batch: latent points drawn together.
+        train_batch: images of a training iteration; the preset's number by default.
+        images: training images of an epoch; those of the preset's data by default.
+        rounds: how often everything is timed.
+        budget: seconds after which no further round begins.
+        seed: of all draws.
+        device: where to compute.
+        progress: show a progress bar.
+    """
+    train_batch = preset.batch if train_batch is None else train_batch
+    if min(batch, train_batch, rounds) < 1 or (images is not None and images < 1):
+        raise BadInput(
+            f"batch is {batch}, train-batch {train_batch}, rounds {rounds} and images {images}: "
+            "at least 1 of each is wanted"
+        )
+    if not 0 <= budget < math.inf:
+        raise BadInput(f"the budget is {budget} seconds: 0 or more are wanted")
+    start = time.monotonic()
+    learner = preset.learner()
+    learner.to(device)
+    timings = _rounds(_things(learner, batch, train_batch, seed), rounds, budget, progress)
+    if images is None:
+        images = _TRAINING_IMAGES.get(preset.data)
+    seconds = round(time.monotonic() - start, 2)
+    return Cost(_parameters(learner), timings, batch, train_batch, images, seconds)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    accelerator = torch.accelerator.current_accelerator() if _accelerated() else None
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "accelerator": None if accelerator is None else str(accelerator),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _parameters(learner: DAMC) -> dict[str, int]:
+    model, q = learner.model, learner.amortiser
+    parts = {"decoder": model.decoder, "energy": model.prior.energy, "denoiser": q.denoiser}
+    parts["encoder"] = q.encoder
+    return {name: count(part.parameters()) for name, part in parts.items() if part is not None}
+
+
+def _things(
+    learner: DAMC, batch: int, train_batch: int, seed: int
+) -> dict[str, Callable[[], object]]:
+    """What is timed, by name."""
+    s, model = learner.settings, learner.model
+    parameter = next(learner.parameters())
+    generator = torch.Generator(parameter.device).manual_seed(seed)
+    steps = s.langevin_steps
+    # Images of the decoder's own: the time does not depend on what they show.
+    x = learner.sample(batch, source="gaussian", generator=generator)
+    train = learner.sample(train_batch, source="gaussian", generator=generator)
+    index = torch.arange(train_batch)
+
+    def posterior_chain() -> object:
+        z = learner.sample_latent(batch, "gaussian", None, generator)
+        return Langevin(s.posterior_step_size).run(z, model.posterior(x), generator, steps=steps)
+
+    denoising = learner.amortiser.steps
+    things: dict[str, Callable[[], object]] = {
+        f"prior, amortiser of {denoising} steps": lambda: learner.sample_latent(
+            batch, "amortiser", None, generator
+        )
+    }
+    if model.prior.energy is not None:
+        things[f"prior, Langevin of {steps} steps"] = lambda: learner.sample_latent(
+            batch, "energy", steps, generator
+        )
+    name = f"posterior, amortiser of {denoising} + {s.test_steps} moves"
+    things[name] = lambda: learner.infer(x, generator=generator)
+    things[f"posterior, Langevin of {steps} steps"] = posterior_chain
+    things["training iteration"] = lambda: learner.step(train, index, generator)
+    return things
+
+
+def _rounds(
+    things: dict[str, Callable[[], object]], rounds: int, budget: float, progress: bool
+) -> dict[str, Timing]:
+    from tqdm import tqdm
+
+    done: list[dict[str, float]] = []
+    begun = time.perf_counter()
+    with tqdm(total=(rounds + 1) * len(things), disable=not progress, dynamic_ncols=True) as bar:
+        while len(done) < rounds + 1:
+            seconds = {}
+            for name, thing in things.items():
+                bar.set_description(name)
+                start = time.perf_counter()
+                thing()
+                if _accelerated():
+                    torch.accelerator.synchronize()
+                seconds[name] = time.perf_counter() - start
+                bar.update()
+            done.append(seconds)
+            if time.perf_counter() - begun > budget:
+                break
+    counted = done[1:] or done
+    return {name: Timing(tuple(seconds[name] for seconds in counted)) for name in things}
+
+
+def _accelerated() -> bool:
+    return torch.accelerator.is_available()
