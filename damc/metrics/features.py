@@ -76,7 +76,7 @@ def inception(
     if not file.is_file():
         raise BadInput(
             f"there is no Inception network at {file}; give its path, set DAMC_INCEPTION, "
-            "or use pixel_pca features, which need no file."
+            "or use pixel-pca features, which need no file."
         )
     # Read once, so that the bytes that were checked are the bytes that are loaded.
     content = file.read_bytes()

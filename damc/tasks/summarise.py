@@ -99,7 +99,7 @@ def summarise(
     sections += kept(run.path, learner.iteration)
     if records:
         path = run.path / "pictures" / "curves.png"
-        pictures["Training curves."] = plot.curves(records, path)
+        pictures["Training curves."] = plot.curves(_learned(records), path)
         sections.append(Section("Training", pictures={"What was logged in training.": path}))
     sections.append(Section("Settings", settings=run.config))
     title = f"damc: {run.config.get('preset') or learner.name} at iteration {learner.iteration:,}"
@@ -125,6 +125,11 @@ def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, t
         if not bool(torch.isfinite(value).all()):
             raise BadInput(f"the energies of {name} are not finite: this run has blown up")
     return values
+
+
+def _learned(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records without the clock, which is no curve to look at."""
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
 
 
 def _seconds(records: list[dict[str, Any]]) -> float:
