@@ -17,7 +17,7 @@ from damc.learn.learner import Rate, count
 QUICK = Settings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
 )
-X = torch.rand(6, 1, 4, 4) * 2 - 1
+X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
 
 
@@ -163,16 +163,14 @@ def test_no_option_does_nothing(change: dict[str, Any]) -> None:
     assert any(not usual[name].equal(other[name]) for name in usual)
 
 
-def test_the_penalty_draws_energies_to_zero() -> None:
+def test_the_penalty_keeps_the_energy_from_drifting() -> None:
     means = []
     for penalty in (0.0, 10.0):
         learner = make(replace(QUICK, energy_penalty=penalty, energy_rate=1e-2))
-        with torch.no_grad():
-            learner.model.prior.energy.inner[2].bias.fill_(3.0)  # type: ignore[union-attr, index]
-        for _ in range(60):
-            metrics = learner.step(X, INDEX, seeded())
+        for k in range(150):
+            metrics = learner.step(X, INDEX, seeded(k))
         means.append(abs(float(metrics["energy_positive"])))
-    assert means[1] < 0.5 < 2 < means[0]
+    assert means[1] < 3 and means[0] > 100
 
 
 def test_stopping_and_resuming_is_going_on() -> None:

@@ -126,7 +126,7 @@ def test_what_cannot_be_evaluated(damc: Any, trained: Any, copied: Path, tmp_pat
     words = ["evaluate", copied, "--cache", tmp_path / "cache"]
     home = {"HOME": str(tmp_path), "DAMC_INCEPTION": ""}
     refused(damc("evaluate", tmp_path / "none"), "no folder")
-    refused(damc(*words, env=home), "no Inception network", "DAMC_INCEPTION", "pixel_pca")
+    refused(damc(*words, env=home), "no Inception network", "DAMC_INCEPTION", "pixel-pca")
     (tmp_path / "net.pt").write_bytes(b"another network")
     refused(damc(*words, "--inception", tmp_path / "net.pt"), "SHA-256")
     refused(damc(*words, *PIXELS, "--inception", tmp_path / "net.pt"), "need no file")
