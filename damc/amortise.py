@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from damc.denoise import VectorDenoiser, ancestral, epsilon_loss, solve
+from damc.denoise import Modulation, VectorDenoiser, ancestral, epsilon_loss, solve
 from damc.errors import BadInput
 from damc.noise import TruncatedCosine
 
@@ -278,15 +278,27 @@ class Amortiser(nn.Module):
         return solve(predict, noise, self.schedule, steps, solver)
 
     def _predictor(self, condition: Tensor, times: Tensor) -> Callable[[Tensor, int], Tensor]:
-        """eps^ along a time grid, with all that does not depend on z computed beforehand."""
-        net = self.denoiser
+        """eps^ along a time grid, with all that does not depend on z computed beforehand.
+
+        Gates and shifts are made for several steps in one product, since small ones are slow: for
+        all steps if the points share one condition.
+        """
+        net, rows = self.denoiser, len(condition)
         share = net.condition_share(condition)
         time = net.time_share(self.schedule.angle(times))
-        if len(condition) > 1:
-            return lambda z, i: net.blocks(z, net.modulation(share + time[i]))
-        # One condition for all points: even the gates of all steps fit in one small batch.
-        modulation = net.modulation(share + time)
-        return lambda z, i: net.blocks(z, [(gate[i], shift[i]) for gate, shift in modulation])
+        together = max(1, 512 // rows)
+        known: tuple[int, Modulation] = (-1, [])
+
+        def predict(z: Tensor, i: int) -> Tensor:
+            nonlocal known
+            part, place = divmod(i, together)
+            if known[0] != part:
+                steps = time[part * together : (part + 1) * together, None]
+                known = part, net.modulation((share + steps).flatten(0, 1))
+            here = slice(place * rows, (place + 1) * rows)
+            return net.blocks(z, [(gate[here], shift[here]) for gate, shift in known[1]])
+
+        return predict
 
 
 class EMA:

@@ -7,7 +7,7 @@ time contribute to every block is computed once for a batch, and once for a step
 
 from __future__ import annotations
 
-__all__ = ["SOLVERS", "VectorDenoiser", "ancestral", "epsilon_loss", "solve"]
+__all__ = ["SOLVERS", "Modulation", "VectorDenoiser", "ancestral", "epsilon_loss", "solve"]
 
 import math
 from collections.abc import Callable, Sequence
