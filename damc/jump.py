@@ -18,7 +18,7 @@ from torch import Tensor
 
 from damc.density import LogProb, value_and_grad
 from damc.errors import BadInput
-from damc.langevin import Info, Kernel, Langevin, State
+from damc.langevin import Info, Kernel, Langevin, State, evaluate
 
 
 class Proposal(Protocol):
@@ -83,13 +83,9 @@ class Jump(Kernel):
         if far.shape != z.shape:
             raise BadInput(f"the proposal drew {tuple(far.shape)} for chains {tuple(z.shape)}")
         weight, far_weight = self.proposal.log_prob(z), self.proposal.log_prob(far)
-        if state.log_prob is None or state.grad is None:
-            value, grad = value_and_grad(log_prob, z)
-            calls += len(z)
-        else:
-            value, grad = state.log_prob, state.grad
+        value, grad, spent = evaluate(state, log_prob)
         far_value, far_grad = value_and_grad(log_prob, far)
-        calls += len(z)
+        calls += spent + len(z)
         log_ratio = (far_value - far_weight) - (value - weight)
         accept = torch.empty_like(value).uniform_(generator=generator).log() < log_ratio
         moved = torch.where(accept[:, None], far, z)

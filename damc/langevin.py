@@ -10,7 +10,7 @@ finite step. Both move many chains in one batch, and `run` owns the loop.
 
 from __future__ import annotations
 
-__all__ = ["MALA", "Info", "Kernel", "Langevin", "State"]
+__all__ = ["MALA", "Info", "Kernel", "Langevin", "State", "evaluate"]
 
 import math
 from dataclasses import dataclass
@@ -45,6 +45,17 @@ class Info(NamedTuple):
     log_prob: Tensor  # at the points the moves left from: (B,) of a move, (T,) means of a run
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
+
+
+def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
+    """Log-density and gradient where the chains are, computed unless the state knows them.
+
+    Returns:
+        The values ``(B,)``, the gradients ``(B, d)``, and how many gradients that took.
+    """
+    if state.log_prob is not None and state.grad is not None:
+        return state.log_prob, state.grad, 0
+    return *value_and_grad(log_prob, state.z), len(state.z)
 
 
 @dataclass(frozen=True)
@@ -177,18 +188,15 @@ class Langevin(Kernel):
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
     ) -> tuple[State, Info]:
-        z, value, grad, s, moves = state
+        z, s = state.z, state.step_size
         assert s is not None
-        calls = 0
-        if value is None or grad is None:
-            value, grad = value_and_grad(log_prob, z)
-            calls = len(z)
+        value, grad, calls = evaluate(state, log_prob)
         drift = grad * (s**2 / 2)
         if self.noise:
             w = torch.empty_like(z).normal_(generator=generator)
             drift = drift.addcmul_(w, s.expand_as(w))
         info = Info(value.new_ones(()).expand_as(value), drift.norm(dim=1), value, calls)
-        return State(z + drift, step_size=s, moves=moves + 1), info
+        return State(z + drift, step_size=s, moves=state.moves + 1), info
 
 
 @dataclass(frozen=True)
@@ -216,12 +224,9 @@ class MALA(Kernel):
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
     ) -> tuple[State, Info]:
-        z, value, grad, s, moves = state
+        z, s = state.z, state.step_size
         assert s is not None
-        calls = 0
-        if value is None or grad is None:
-            value, grad = value_and_grad(log_prob, z)
-            calls += len(z)
+        value, grad, calls = evaluate(state, log_prob)
         w = torch.empty_like(z).normal_(generator=generator)
         proposal = z + s**2 / 2 * grad + s * w
         new_value, new_grad = value_and_grad(log_prob, proposal)
@@ -239,13 +244,13 @@ class MALA(Kernel):
         moved = torch.where(keep, proposal, z)
         info = Info(acceptance, (moved - z).norm(dim=1), value, calls)
         if self.target_acceptance is not None:
-            gain = (moves + 1) ** -0.6
+            gain = (state.moves + 1) ** -0.6
             s = s * torch.exp(gain * (acceptance.mean() - self.target_acceptance))
         new = State(
             moved,
             torch.where(accept, new_value, value),
             torch.where(keep, new_grad, grad),
             s,
-            moves + 1,
+            state.moves + 1,
         )
         return new, info
