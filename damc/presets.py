@@ -263,5 +263,5 @@ _SMALL = (
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in (*_PAPER, *_SMALL)}
 """Every preset by name."""
 
-DEMO = ("mnist-5k", "mnist-small", 1200)
+DEMO = ("mnist-5k", "mnist-small", 1000)
 """What `damc demo` trains: data, preset, iterations."""
