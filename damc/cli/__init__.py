@@ -68,9 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["--"]:
         words = words[1:]  # torchrun takes options of ours for its own unless this stands first
     signal.signal(signal.SIGTERM, _interrupt)
-    # Waiting threads that spin starve each other on a busy machine (training was three times
-    # slower beside one other process); torch reads this when it is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
