@@ -158,6 +158,7 @@ _PAPER = (
         flip=False,
         sigma=1.0,
         noise_negatives=False,
+        unconditional="both",
         decoder_rate=1e-4,
         energy_rate=5e-5,
         amortiser_rate=1e-4,

@@ -142,6 +142,7 @@ def test_an_energy_of_zero_gives_the_gaussian_prior_bit_for_bit() -> None:
         {"energy_penalty": 1.0},
         {"prior_step_size": 0.1},
         {"p_uncond": 0.0},
+        {"unconditional": "both"},
         {"start_solver": "multistep"},
         {"updates": 1},
         {"decay": "cosine", "horizon": 1},
@@ -231,6 +232,7 @@ def test_rates_fall_as_they_say() -> None:
         ({"decay": "linear"}, "decay must be"),
         ({"prior_starts": "data"}, "prior_starts must be"),
         ({"p_uncond": 1.5}, "p_uncond lies in"),
+        ({"unconditional": "none"}, "unconditional must be"),
     ],
 )
 def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:

@@ -38,6 +38,7 @@ class Settings:
     energy_penalty: float = 0.0  # weight of mean E^2 over both kinds of samples
     updates: int = 6  # M gradient steps of the amortiser
     p_uncond: float = 0.2
+    unconditional: str = "share"  # "both": losses with and without x on the whole batch, summed
     ema_rate: float = 0.005
     ema_every: int = 10
     start_solver: str = "ancestral"  # how the chains' starts are drawn from the amortiser
@@ -67,6 +68,8 @@ class Settings:
                 "energy_penalty and test_steps must not be negative and p_uncond lies in [0, 1], "
                 f"got {self.energy_penalty}, {self.test_steps} and {self.p_uncond}"
             )
+        if self.unconditional not in ("share", "both"):
+            raise BadInput(f"unconditional must be 'share' or 'both', got {self.unconditional!r}")
         if self.prior_starts not in ("conditional", "unconditional"):
             raise BadInput(
                 f"prior_starts must be 'conditional' or 'unconditional', got {self.prior_starts!r}"
@@ -175,7 +178,11 @@ class DAMC(Learner):
 
         # Update phi: M steps towards where the posterior chains ended.
         for _ in range(s.updates):
-            loss = self.amortiser.loss(z_pos, x, p_uncond=s.p_uncond, generator=generator)
+            shares = (s.p_uncond,) if s.unconditional == "share" else (0.0, 1.0)
+            loss = sum(
+                (self.amortiser.loss(z_pos, x, p_uncond=p, generator=generator) for p in shares),
+                start=z_pos.new_zeros(()),
+            )
             norm = self.update("amortiser", loss)
         metrics["amortiser_loss"] = loss.detach()
         metrics["amortiser_gradient"] = norm
