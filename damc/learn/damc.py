@@ -25,7 +25,7 @@ from damc.model import LatentModel
 class Settings:
     """Every choice of Algorithm 1, the paper's code as defaults unless the comment says otherwise.
 
-    docs/conventions.md says where the paper and its code differ and which choice trains better.
+    docs/conventions.md says where the paper and its code differ.
     """
 
     sigma: float = 0.1  # standard deviation of the likelihood
