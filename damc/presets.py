@@ -5,90 +5,13 @@ from __future__ import annotations
 __all__ = ["PRESETS", "Networks", "Preset", "find"]
 
 import difflib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-from torch import nn
-
-from damc import nets
-from damc.amortise import Amortiser
 from damc.errors import BadInput
-from damc.learn.damc import DAMC, Settings
-from damc.model import LatentModel
-
-Description = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Networks:
-    """What the networks of a learner are, as plain values.
-
-    Args:
-        shape: of the images, (C, H, W).
-        latent: d, size of z.
-        decoder: {"kind": "conv", "rows": a name in `damc.nets.DECODERS`, "width": ngf},
-            {"kind": "hybrid", "rows": a name in `damc.nets.HYBRIDS`, "width": ..., "hidden": ...}
-            or {"kind": "mlp", "hidden": ...}.
-        encoder: {"kind": "conv", "rows": a name in `damc.nets.ENCODERS`, "width": nif} or
-            {"kind": "mlp", "hidden": ...}.
-        energy: hidden sizes of the energy MLP; None for a Gaussian prior.
-        amortiser: options of `damc.Amortiser`.
-    """
-
-    shape: tuple[int, int, int]
-    latent: int
-    decoder: Description
-    encoder: Description
-    energy: Description | None = field(default_factory=lambda: {"hidden": [200, 200]})
-    amortiser: Description = field(default_factory=lambda: {"embedding": 1024})
-
-    def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
-        object.__setattr__(self, "shape", (c, h, w))
-
-    def build_decoder(self) -> nn.Module:
-        """g, from z to images of `shape`."""
-        options = dict(self.decoder)
-        kind = options.pop("kind")
-        if kind == "conv":
-            rows = nets.DECODERS[options.pop("rows")]
-            return nets.conv_decoder(self.latent, rows, self.shape[0], **options)
-        if kind == "hybrid":
-            rows = nets.HYBRIDS[options.pop("rows")]
-            return nets.mlp_conv_decoder(self.latent, self.shape, rows, **options)
-        if kind == "mlp":
-            return nets.mlp_decoder(self.latent, self.shape, **options)
-        raise BadInput(f"a decoder's kind is conv, hybrid or mlp, got {kind!r}")
-
-    def build_encoder(self) -> nn.Module:
-        """Images to embeddings, the condition of the amortiser."""
-        options = dict(self.encoder)
-        kind = options.pop("kind")
-        size = self.amortiser["embedding"]
-        if kind == "conv":
-            rows = nets.ENCODERS[options.pop("rows")]
-            return nets.conv_encoder(self.shape, rows, size, **options)
-        if kind == "mlp":
-            return nets.mlp_encoder(self.shape, nemb=size, **options)
-        raise BadInput(f"an encoder's kind is conv or mlp, got {kind!r}")
-
-    def build_energy(self) -> nn.Module | None:
-        """The energy of the prior, or None for a Gaussian one."""
-        return None if self.energy is None else nets.mlp_energy(self.latent, **self.energy)
-
-    def build_amortiser(self) -> Amortiser:
-        """q(z | x) and q(z), with the encoder."""
-        options = dict(self.amortiser)
-        if "widths" in options:
-            options["widths"] = tuple(options["widths"])
-        return Amortiser(self.latent, self.build_encoder(), **options)
-
-    def learner(self, settings: Settings) -> DAMC:
-        """A learner with these networks, fresh."""
-        # The order of building is part of what a seed means.
-        energy = self.build_energy()
-        model = LatentModel(self.build_decoder(), energy, self.latent, settings.sigma)
-        return DAMC(model, self.build_amortiser(), settings, networks=asdict(self))
+from damc.learn import LEARNERS, Learner
+from damc.learn.damc import Settings
+from damc.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -105,13 +28,23 @@ class Preset:
     flip: bool = False
     minutes: int | None = None  # of training on 2 cores, roughly; None wants a GPU
 
-    def learner(self, **changes: Any) -> DAMC:
-        """A fresh learner, with settings changed by keyword."""
+    def learner(self, method: str = "damc", /, **changes: Any) -> Learner:
+        """A fresh learner, with settings changed by keyword.
+
+        Any method takes the preset's networks, and those of the preset's settings that it knows
+        by the same name: sigma, chain lengths, rates and their decay.
+        """
+        if method not in LEARNERS:
+            raise BadInput(f"no method is called {method!r}: there are {', '.join(LEARNERS)}")
+        kind = LEARNERS[method]
+        known = {field.name for field in fields(kind.settings_type)}
+        shared = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
+        values = {name: value for name, value in shared.items() if name in known}
         try:
-            settings = replace(self.settings, **changes)
+            settings = kind.settings_type(**{**values, **changes})
         except TypeError as error:
             raise BadInput(f"{self.name}: {error}") from error
-        return self.networks.learner(settings)
+        return kind.build(self.networks, settings)
 
 
 def find(name: str) -> Preset:

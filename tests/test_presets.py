@@ -35,7 +35,7 @@ def test_paper_presets_have_the_papers_sizes(name: str) -> None:
 def test_the_noise_null_condition_has_the_papers_size() -> None:
     networks = replace(find("svhn").networks, amortiser={"embedding": 1024, "null": "noise"})
     with torch.device("meta"):
-        learner = networks.learner(find("svhn").settings)
+        learner = DAMC.build(networks, find("svhn").settings)
     assert count(learner.amortiser.null.parameters()) == 146_048 - 1024  # type: ignore[union-attr]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 __all__ = ["DAMC", "Settings"]
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from damc.errors import BadInput
 from damc.langevin import Langevin
 from damc.learn.learner import Learner, Metrics, Rate
 from damc.model import LatentModel
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -87,17 +90,18 @@ class DAMC(Learner):
     """
 
     name: ClassVar[str] = "damc"
+    about: ClassVar[str] = "energy prior and amortised sampler, learned together (Algorithm 1)"
+    settings_type: ClassVar[Any] = Settings
 
     def __init__(
         self,
         model: LatentModel,
         amortiser: Amortiser,
         settings: Settings | None = None,
-        networks: dict[str, Any] | None = None,
+        networks: Networks | None = None,
     ) -> None:
-        super().__init__()
-        s = self.settings = settings or Settings(sigma=model.sigma)
-        self.networks = networks
+        s = settings or Settings(sigma=model.sigma)
+        super().__init__(s, networks)
         self.model = model
         self.amortiser = amortiser
         self.ema = EMA(amortiser, s.ema_rate)
@@ -114,33 +118,10 @@ class DAMC(Learner):
         self._learn("amortiser", torch.optim.AdamW, amortiser, s.amortiser_rate, **adam, **decay)
 
     @classmethod
-    def from_preset(cls, preset: str, **changes: Any) -> DAMC:
-        """A learner set up by name (see `damc.presets`), with settings changed by keyword.
-
-        Example:
-            >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
-            0.5
-        """
-        from damc.presets import find
-
-        return find(preset).learner(**changes)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> DAMC:
-        """The learner that `config` describes, with fresh weights."""
-        from damc.presets import Networks
-
-        if config.get("networks") is None:
-            raise BadInput(
-                "this run was trained with networks of your own: build the same learner and "
-                "call its load_state_dict with the weights"
-            )
-        networks = Networks(**config["networks"])
-        return networks.learner(Settings(**config["settings"]))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return {"networks": self.networks, "settings": asdict(self.settings)}
+    def build(cls, networks: Networks, settings: Any) -> DAMC:
+        """A fresh learner with these networks and these settings."""
+        model = networks.build_model(settings.sigma)
+        return cls(model, networks.build_amortiser(), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model

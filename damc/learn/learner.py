@@ -5,13 +5,16 @@ from __future__ import annotations
 __all__ = ["Learner", "Rate", "count"]
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput, Diverged
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
 
 Metrics = dict[str, Tensor]
 Self = TypeVar("Self", bound="Learner")
@@ -46,16 +49,27 @@ class Rate:
 class Learner(nn.Module):
     """One way of learning a model of images, with its networks, optimisers and counters.
 
-    A subclass writes `step`, which does one iteration, and what it can of `sample`, `infer`,
-    `reconstruct` and `anomaly_score`. Its networks are submodules, so that `state_dict` holds
-    all weights; `resume_state` holds everything else that the next iteration depends on.
+    A subclass writes `build`, from described networks, `step`, which does one iteration, and what
+    it can of `sample`, `infer`, `reconstruct` and `anomaly_score`. Its networks are submodules, so
+    that `state_dict` holds all weights; `resume_state` holds everything else that the next
+    iteration depends on.
+
+    Attributes:
+        name: by which `LEARNERS` knows it.
+        about: one line for `damc methods`.
+        settings_type: a frozen dataclass of its choices; names that it shares with Algorithm 1's
+            settings take their values from a preset.
     """
 
     name: ClassVar[str]
+    about: ClassVar[str] = ""
+    settings_type: ClassVar[Any]
     iteration: int
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Any = None, networks: Networks | None = None) -> None:
         super().__init__()
+        self.settings = settings
+        self.networks = networks
         self.iteration = 0
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.rates: dict[str, Rate] = {}
@@ -63,15 +77,40 @@ class Learner(nn.Module):
         self.synchronise: Callable[[list[Tensor]], None] | None = None
         """Averages gradients over processes; the training loop sets it when there are several."""
 
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        """A fresh learner with these networks and these settings."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_preset(cls: type[Self], preset: str, **changes: Any) -> Self:
+        """A learner set up by name (see `damc.presets`), with settings changed by keyword.
+
+        Example:
+            >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
+            0.5
+        """
+        from damc.presets import find
+
+        return find(preset).learner(cls.name, **changes)  # type: ignore[return-value]
+
     @property
     def config(self) -> dict[str, Any]:
         """Plain values from which `from_config` builds this learner again."""
-        raise NotImplementedError
+        networks = None if self.networks is None else asdict(self.networks)
+        return {"networks": networks, "settings": asdict(self.settings)}
 
     @classmethod
     def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
-        raise NotImplementedError
+        from damc.networks import Networks
+
+        if config.get("networks") is None:
+            raise BadInput(
+                "this run was trained with networks of your own: build the same learner and "
+                "call its load_state_dict with the weights"
+            )
+        return cls.build(Networks(**config["networks"]), cls.settings_type(**config["settings"]))
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         """One learning iteration.
