@@ -13,10 +13,10 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench bench-check clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED) ## install, and run `damc demo`
 	$(BIN)/damc demo
@@ -34,6 +34,9 @@ lint: $(INSTALLED_TEST) ## check format, lint and types
 
 bench: $(INSTALLED_TEST) ## measure speed and quality, print the tables
 	$(BIN)/python -m benchmarks
+
+bench-check: $(INSTALLED_TEST) ## fail if a speed ratio fell below its recorded floor
+	$(BIN)/python -m benchmarks --check
 
 clean: ## remove caches and build products, and forget the installation; runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

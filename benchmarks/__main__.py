@@ -7,21 +7,34 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import exact, sampling
+from benchmarks import chains, check, exact, growth, iteration, parts, prior, sampling, steps
 from benchmarks.timing import machine
 
-BENCHMARKS = {"sampling": sampling.rows, "exact": exact.rows}
+BENCHMARKS = {
+    "sampling": sampling.rows,
+    "prior": prior.rows,
+    "parts": parts.rows,
+    "iteration": iteration.rows,
+    "growth": growth.rows,
+    "exact": exact.rows,
+    "steps": steps.rows,
+    "chains": chains.rows,
+}
 
 
 def main() -> None:
     """Runs the benchmarks that were named, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--check", action="store_true", help="hold ratios against their floors")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
     given = parser.parse_args()
     unknown = set(given.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
+    if given.check:
+        failures = check.failures()
+        raise SystemExit("\n".join(failures) if failures else 0)
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.names or BENCHMARKS:
         rows = BENCHMARKS[name]()

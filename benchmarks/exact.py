@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["gaussian_posterior", "mixture", "rows"]
+__all__ = ["LinearGaussian", "gaussian_posterior", "mixture", "rows"]
 
 import math
 import time
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from damc import MALA, Amortiser, Gaussian, Jump, distil
+from damc.distillation import History
 from damc.metrics import c2st
 
 FEW = {"solver": "multistep", "steps": 10}
@@ -23,41 +24,66 @@ def rows(seed: int = 0) -> list[dict[str, Any]]:
     return [gaussian_posterior(seed), mixture(seed)]
 
 
-def gaussian_posterior(seed: int = 0, iterations: int = 400, n: int = 10_000) -> dict[str, Any]:
+class LinearGaussian:
     """z ~ N(0, I) in 8 dimensions, x = A z + N(0, 0.5^2 I): the posterior is Gaussian for every x.
 
-    C2ST of n samples of q(z | x) against n exact ones, averaged over 4 held-out x.
+    Args:
+        generator: draws A, and everything after it.
     """
+
+    dim, sigma = 8, 0.5
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.a = torch.randn(self.dim, self.dim, generator=generator) / math.sqrt(self.dim)
+        precision = torch.eye(self.dim) + self.a.T @ self.a / self.sigma**2
+        self.covariance = torch.linalg.inv(precision)
+
+    def observe(self, n: int) -> Tensor:
+        """Fresh x, ``(n, 8)``."""
+        z = torch.randn(n, self.dim, generator=self.generator)
+        noise = torch.randn(n, self.dim, generator=self.generator)
+        return z @ self.a.T + self.sigma * noise
+
+    def log_prob(self, z: Tensor, x: Tensor) -> Tensor:
+        """log p(z | x) up to a constant."""
+        return (x - z @ self.a.T).square().sum(1) / (-2 * self.sigma**2) - z.square().sum(1) / 2
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The posterior's mean, ``(B, 8)``."""
+        return x @ self.a @ self.covariance / self.sigma**2
+
+    def exact(self, n: int, x: Tensor) -> Tensor:
+        """n posterior samples for each x, ``(n, B, 8)``."""
+        noise = torch.randn(n, len(x), self.dim, generator=self.generator)
+        return self.mean(x) + noise @ torch.linalg.cholesky(self.covariance).T
+
+    def amortise(self, iterations: int) -> tuple[Amortiser, History]:
+        """A sampler distilled from MALA chains."""
+
+        def contexts() -> Iterator[Tensor]:
+            while True:
+                yield self.observe(500)
+
+        q = Amortiser(self.dim, context=self.dim, capacity=0.5)
+        kernel = MALA(0.3, 10, target_acceptance=0.6)
+        history = distil(
+            q, self.log_prob, kernel, contexts=contexts(), iterations=iterations, updates=12,
+            learning_rate=2e-3, p_uncond=0.1, sampling=FEW, generator=self.generator,
+        )  # fmt: skip
+        return q, history
+
+
+def gaussian_posterior(seed: int = 0, iterations: int = 400, n: int = 10_000) -> dict[str, Any]:
+    """C2ST of n samples of q(z | x) against n exact ones, averaged over 4 held-out x."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    d, sigma = 8, 0.5
-    a = torch.randn(d, d, generator=generator) / math.sqrt(d)
-
-    def observe(n: int) -> Tensor:
-        z = torch.randn(n, d, generator=generator)
-        return z @ a.T + sigma * torch.randn(n, d, generator=generator)
-
-    def log_prob(z: Tensor, x: Tensor) -> Tensor:
-        return -(x - z @ a.T).square().sum(1) / (2 * sigma**2) - z.square().sum(1) / 2
-
-    def contexts() -> Iterator[Tensor]:
-        while True:
-            yield observe(500)
-
+    problem = LinearGaussian(torch.Generator().manual_seed(seed))
     start = time.perf_counter()
-    q = Amortiser(d, context=d, capacity=0.5)
-    kernel = MALA(0.3, 10, target_acceptance=0.6)
-    history = distil(
-        q, log_prob, kernel, contexts=contexts(), iterations=iterations, updates=12,
-        learning_rate=2e-3, p_uncond=0.1, sampling=FEW, generator=generator,
-    )  # fmt: skip
-    precision = torch.eye(d) + a.T @ a / sigma**2
-    covariance = torch.linalg.inv(precision)
-    x = observe(4)
-    mine = q.sample(n, x=x, steps=100, generator=generator)
-    noise = torch.randn(n, 4, d, generator=generator) @ torch.linalg.cholesky(covariance).T
-    exact = x @ a @ covariance / sigma**2 + noise
-    values = [c2st(mine[:, i], exact[:, i], generator=generator) for i in range(4)]
+    q, history = problem.amortise(iterations)
+    x = problem.observe(4)
+    mine = q.sample(n, x=x, steps=100, generator=problem.generator)
+    exact = problem.exact(n, x)
+    values = [c2st(mine[:, i], exact[:, i], generator=problem.generator) for i in range(4)]
     return {
         "what": "linear-Gaussian posterior, 8-D",
         "measure": f"C2ST, {n:,} samples, mean of 4 x",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 __all__ = ["rows"]
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks import plain
-from benchmarks.timing import interleaved
+from benchmarks.timing import compared, count_flops
 from damc import Amortiser
 
 
@@ -20,35 +23,19 @@ def rows(rounds: int = 7, batches: tuple[int, ...] = (64, 500)) -> list[dict[str
     table = []
     for batch in batches:
         x = torch.randn(batch, 1024)
-        generator = torch.Generator()
-
-        def fast(
-            x: torch.Tensor = x, generator: torch.Generator = generator, **options: Any
-        ) -> Any:
-            return q.sample(x=x, generator=generator.manual_seed(0), **options)
-
-        def slow(x: torch.Tensor = x, generator: torch.Generator = generator) -> Any:
-            return plain.sample(q, x, 100, generator.manual_seed(0))
-
-        difference = float((fast() - slow()).abs().max())
-        times = interleaved(
-            {
-                "plain transcription, 100 steps": slow,
-                "damc, 100 steps": fast,
-                "damc, multistep solver, 10 steps": lambda: fast(solver="multistep", steps=10),
-            },
-            rounds,
-        )
-        reference = times["plain transcription, 100 steps"]
-        for name, measured in times.items():
-            middle, low, high = measured.ratio(reference)
-            table.append(
-                {
-                    "what": f"sampling, batch {batch}: {name}",
-                    "seconds": round(measured.median, 4),
-                    "times faster": round(middle, 2),
-                    "quartiles": f"{low:.2f}-{high:.2f}",
-                    "largest difference": f"{difference:.1e}" if name == "damc, 100 steps" else "",
-                }
-            )
+        things: dict[str, Callable[[], Tensor]] = {
+            "plain transcription, 100 steps": lambda x=x: plain.sample(q, x, 100, _seeded()),
+            "damc, 100 steps": partial(_fast, q, x),
+            "damc, multistep solver, 10 steps": partial(_fast, q, x, solver="multistep", steps=10),
+        }
+        flops = {name: count_flops(thing) for name, thing in things.items()}
+        table += compared(f"sampling, batch {batch}", things, rounds, flops)
     return table
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def _fast(q: Amortiser, x: Tensor, **options: Any) -> Tensor:
+    return q.sample(x=x, generator=_seeded(), **options)

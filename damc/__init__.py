@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from damc.langevin import MALA, Info, Kernel, Langevin, State
     from damc.learn import DAMC, Learner
     from damc.model import LatentModel
+    from damc.tasks.anomaly import AnomalyDetector
     from damc.train import fit, load
+    from damc.underdamped import Underdamped
 
 __version__ = "0.1.0"
 
@@ -27,7 +29,9 @@ _PLACES = {
     "damc.langevin": ("MALA", "Info", "Kernel", "Langevin", "State"),
     "damc.learn": ("DAMC", "Learner"),
     "damc.model": ("LatentModel",),
+    "damc.tasks.anomaly": ("AnomalyDetector",),
     "damc.train": ("fit", "load"),
+    "damc.underdamped": ("Underdamped",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 
@@ -36,6 +40,7 @@ __all__ = [
     "EMA",
     "MALA",
     "Amortiser",
+    "AnomalyDetector",
     "BadInput",
     "Diverged",
     "EnergyPrior",
@@ -49,6 +54,7 @@ __all__ = [
     "Learner",
     "Posterior",
     "State",
+    "Underdamped",
     "distil",
     "fit",
     "load",

@@ -40,6 +40,7 @@ class Amortiser(nn.Module):
         steps: evaluations of the denoiser for one sample (a "heun" step takes two).
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
+        residual: the network predicts eps - z_u; False predicts eps itself.
 
     Example:
         >>> q = Amortiser(dim=2)
@@ -60,6 +61,7 @@ class Amortiser(nn.Module):
         steps: int = 100,
         gamma: float = 1.0,
         guidance: float = 0.0,
+        residual: bool = True,
     ) -> None:
         super().__init__()
         if null not in ("token", "noise"):
@@ -77,11 +79,14 @@ class Amortiser(nn.Module):
             "steps": steps,
             "gamma": gamma,
             "guidance": guidance,
+            "residual": residual,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
         self.schedule = TruncatedCosine()
-        self.denoiser = VectorDenoiser(dim, embedding, capacity=capacity, widths=widths)
+        self.denoiser = VectorDenoiser(
+            dim, embedding, capacity=capacity, widths=widths, residual=residual
+        )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.null: nn.Parameter | nn.Module
         if null == "token":
@@ -133,6 +138,7 @@ class Amortiser(nn.Module):
                 # n samples for each x are n rows of the same conditions, computed once.
                 condition = self.embed(x)
             assert condition is not None
+        with torch.inference_mode():
             z = self._denoise(
                 noise,
                 condition,
@@ -143,7 +149,7 @@ class Amortiser(nn.Module):
                 guidance,
                 generator,
             )
-        return z
+        return z.clone()  # outside, so that the caller gets a tensor that autograd knows
 
     def loss(
         self,
@@ -154,6 +160,7 @@ class Amortiser(nn.Module):
         u: Tensor | None = None,
         eps: Tensor | None = None,
         keep: Tensor | None = None,
+        embedded: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
@@ -168,13 +175,15 @@ class Amortiser(nn.Module):
             u: times, ``(B,)``; uniform on [0, 1] by default.
             eps: noise, ``(B, d)``; standard normal by default.
             keep: indices of the points that keep their condition; drawn by default.
+            embedded: what `embed` gave for x, ``(B, embedding)``, if it is known already; the
+                encoder then neither runs nor learns.
             generator: source of all randomness.
         """
         if not 0 <= p_uncond <= 1:
             raise BadInput(f"p_uncond must lie in [0, 1], got {p_uncond}")
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise BadInput(f"z must have shape (B, {self.dim}), got {tuple(z.shape)}")
-        condition = self._condition(len(z), x, p_uncond, keep, generator)
+        condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
         if u is None:
             u = torch.empty_like(z[:, 0]).uniform_(generator=generator)
         if eps is None:
@@ -223,6 +232,7 @@ class Amortiser(nn.Module):
         x: Tensor | None,
         p_uncond: float,
         keep: Tensor | None,
+        embedded: Tensor | None,
         generator: torch.Generator | None,
     ) -> Tensor:
         if x is None or p_uncond == 1:
@@ -230,7 +240,7 @@ class Amortiser(nn.Module):
         if len(x) != n:
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
-            return self.embed(x)
+            return self.embed(x) if embedded is None else embedded
         if keep is None:
             # A fixed count instead of a coin for each point: the same in expectation, and the
             # encoder never runs on an x whose embedding would be thrown away.
@@ -242,7 +252,8 @@ class Amortiser(nn.Module):
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
-        return null.index_copy(0, keep, self.embed(x[keep]))
+        kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        return null.index_copy(0, keep, kept)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
         """The null condition: ``(1, embedding)`` if all share it, else ``(n, embedding)``."""
@@ -265,7 +276,9 @@ class Amortiser(nn.Module):
         generator: torch.Generator | None,
     ) -> Tensor:
         points = steps if solver == "ancestral" else steps + 1
-        times = torch.linspace(1, 0, points, dtype=torch.float64, device=noise.device)
+        times = torch.linspace(1, 0, points, dtype=torch.float64)
+        if solver in ("ddim", "multistep"):
+            times = times[:-1]  # they never evaluate at time 0
         predict = self._predictor(condition, times)
         if null is not None and guidance:
             conditional, unconditional = predict, self._predictor(null, times)
@@ -285,7 +298,10 @@ class Amortiser(nn.Module):
         """
         net, rows = self.denoiser, len(condition)
         share = net.condition_share(condition)
-        time = net.time_share(self.schedule.angle(times))
+        time = net.time_share(self.schedule.angle(times).to(condition.device))
+        matrices = net.matrices()
+        if rows * len(times) > 1000:  # laying them out costs about as much as ten small products
+            matrices = [matrix.contiguous() for matrix in matrices]
         together = max(1, 512 // rows)
         known: tuple[int, Modulation] = (-1, [])
 
@@ -296,7 +312,7 @@ class Amortiser(nn.Module):
                 steps = time[part * together : (part + 1) * together, None]
                 known = part, net.modulation((share + steps).flatten(0, 1))
             here = slice(place * rows, (place + 1) * rows)
-            return net.blocks(z, [(gate[here], shift[here]) for gate, shift in known[1]])
+            return net.blocks(z, [(gate[here], shift[here]) for gate, shift in known[1]], matrices)
 
         return predict
 

@@ -11,20 +11,24 @@ __all__ = [
     "EnergyPrior",
     "LogProb",
     "Posterior",
+    "StillTarget",
     "Target",
     "as_log_prob",
     "product",
+    "still",
     "tempered",
     "value_and_grad",
 ]
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
+from damc.pullback import pullback
 
 LogProb = Callable[[Tensor], Tensor]
 Target = Any  # a callable (z) or (z, x) -> (B,), or an object with such a `log_prob`
@@ -95,19 +99,42 @@ def value_and_grad(log_prob: LogProb, z: Tensor) -> tuple[Tensor, Tensor]:
     own = getattr(log_prob, "value_and_grad", None)
     if own is not None:
         value, grad = own(z)
-        return value, grad
+        _check_shape(value, z)
+        return value.to(z.dtype), grad.to(z.dtype)  # lower precision inside stays inside
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = log_prob(z)
-        if value.shape != z.shape[:1]:
-            raise BadInput(
-                f"the target gave shape {tuple(value.shape)} for points of shape {tuple(z.shape)}; "
-                f"it must give one log-density for each point, shape ({z.shape[0]},)"
-            )
+        _check_shape(value, z)
         if not value.requires_grad:
             raise BadInput("the target's value does not depend on z through torch operations")
         (grad,) = torch.autograd.grad(value.sum(), z)
     return value.detach(), grad
+
+
+@dataclass(frozen=True)
+class StillTarget:
+    """A target whose weights do not change, with a gradient of its own.
+
+    Args:
+        log_prob: log p~(z), ``(B, d)`` to ``(B,)``.
+        value_and_grad: log p~(z) and its gradient, ``(B,)`` and ``(B, d)``.
+    """
+
+    log_prob: LogProb
+    value_and_grad: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.log_prob(z)
+
+
+def still(target: Target) -> LogProb:
+    """The target for many evaluations between which no weight changes, as in a run of a chain.
+
+    A target may prepare itself for that by a method `still()`, as `EnergyPrior` does.
+    """
+    own = getattr(target, "still", None)
+    prepared: LogProb | None = None if own is None else own()
+    return as_log_prob(target) if prepared is None else prepared
 
 
 class EnergyPrior(nn.Module):
@@ -130,6 +157,21 @@ class EnergyPrior(nn.Module):
 
     forward = log_prob
 
+    def still(self) -> StillTarget | None:
+        """The gradient without a graph, -z - grad E(z); None if the energy has no `pullback`."""
+        if self.energy is None:
+            return StillTarget(self.log_prob, lambda z: (self.log_prob(z), -z))
+        if not hasattr(self.energy, "pullback"):
+            return None
+        energy = pullback(self.energy)
+
+        def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
+            value, pull = energy(z)
+            gradient = pull(torch.ones_like(value))
+            return -z.square().sum(1) / 2 - value, -z - gradient
+
+        return StillTarget(self.log_prob, value_and_grad)
+
 
 class Posterior:
     """p(z | x), proportional to p(z) p(x | z), for a fixed batch of observations.
@@ -149,3 +191,11 @@ class Posterior:
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.prior(z) + self.likelihood(self.x, z)
+
+
+def _check_shape(value: Tensor, z: Tensor) -> None:
+    if value.shape != z.shape[:1]:
+        raise BadInput(
+            f"the target gave shape {tuple(value.shape)} for points of shape {tuple(z.shape)}; "
+            f"it must give one log-density for each point, shape ({z.shape[0]},)"
+        )

@@ -1,12 +1,16 @@
-"""The two ways things go wrong: the input is not what was wanted, or the numbers blew up."""
+"""How things go wrong: the input is not what was wanted, or the numbers blew up."""
 
 from __future__ import annotations
 
-__all__ = ["BadInput", "Diverged"]
+__all__ = ["BadInput", "Diverged", "Unable"]
 
 
 class BadInput(ValueError):
     """What was given is not what is wanted; the message is one sentence that says both."""
+
+
+class Unable(BadInput, NotImplementedError):
+    """A learner was asked for something that its method does not have, such as inference."""
 
 
 class Diverged(RuntimeError):

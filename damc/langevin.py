@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from damc.density import LogProb, Target, as_log_prob, value_and_grad
+from damc.density import LogProb, Target, still, value_and_grad
 from damc.errors import BadInput, Diverged
 
 
@@ -35,6 +35,7 @@ class State(NamedTuple):
     grad: Tensor | None = None  # (B, d)
     step_size: Tensor | None = None  # () or (B, 1); adapted by `MALA`
     moves: int = 0  # moves made so far
+    velocity: Tensor | None = None  # (B, d); of `damc.underdamped.Underdamped`
 
 
 class Info(NamedTuple):
@@ -124,7 +125,7 @@ class Kernel:
         steps = self.steps if steps is None else steps
         if steps < 0:
             raise BadInput(f"steps must not be negative, got {steps}")
-        target = as_log_prob(log_prob)
+        target = still(log_prob)
         state = z if isinstance(z, State) else self.init(z)
         start, calls = state.z, 0
         # Allocated once: small results that stay behind after every move would pin the large

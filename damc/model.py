@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["LatentModel"]
+__all__ = ["ImagePosterior", "LatentModel"]
 
 from torch import Tensor, nn
 
-from damc.density import EnergyPrior, Posterior
+from damc.density import EnergyPrior, Posterior, StillTarget, still, value_and_grad
 from damc.errors import BadInput
+from damc.pullback import pullback
 
 
 class LatentModel(nn.Module):
@@ -48,4 +49,36 @@ class LatentModel(nn.Module):
 
     def posterior(self, x: Tensor) -> Posterior:
         """p(z | x) up to a constant, as a target for chains, one for each row of x."""
-        return Posterior(self.prior, self.log_likelihood, x)
+        return ImagePosterior(self, x)
+
+
+class ImagePosterior(Posterior):
+    """p(z | x) of a `LatentModel`, which prepares itself for the runs of a chain.
+
+    Args:
+        model: the model.
+        x: the images, one for each chain, ``(B, C, H, W)``.
+    """
+
+    def __init__(self, model: LatentModel, x: Tensor) -> None:
+        super().__init__(model.prior, model.log_likelihood, x)
+        self.model = model
+
+    def still(self) -> StillTarget | None:
+        """One pass through the decoder and back; None (autograd) if it is no `nn.Sequential`.
+
+        With error x - g(z), the gradient of log p(x | z) at g(z) is error / sigma^2.
+        """
+        if not isinstance(self.model.decoder, nn.Sequential):
+            return None
+        prior, decode = still(self.model.prior), pullback(self.model.decoder)
+        variance = self.model.sigma**2
+
+        def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+            value, grad = value_and_grad(prior, z)
+            image, pull = decode(z)
+            error = self.x - image
+            likelihood = error.square().flatten(1).sum(1) / (-2 * variance)
+            return value + likelihood, grad + pull(error / variance)
+
+        return StillTarget(self, gradient)

@@ -22,7 +22,36 @@ from damc.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
+__all__ = ["bars", "curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
+
+
+def bars(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, label: str
+) -> Path:
+    """Draw a panel of horizontal bars for each key: means, with every single value as a dot.
+
+    Args:
+        panels: by title, then by row, the values of that row (one for each seed).
+        path: the PNG to write.
+        label: what the values are.
+    """
+    rows = list(dict.fromkeys(row for panel in panels.values() for row in panel))
+    if not rows:
+        raise BadInput("a chart needs at least one value")
+    figure = _figure(1.8 + 2.6 * len(panels), 1.0 + 0.32 * len(rows))
+    shown = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (title, panel) in zip(shown, panels.items(), strict=True):
+        for i, row in enumerate(rows):
+            values = [float(value) for value in panel.get(row, ())]
+            if values:
+                axes.barh(i, sum(values) / len(values), color="#7aa6c2", height=0.65)
+                axes.plot(values, [i] * len(values), "o", color="0.2", markersize=3)
+        axes.set_title(title, fontsize=9)
+        axes.set_yticks(range(len(rows)), rows)
+        _tidy(axes)
+    shown[0].invert_yaxis()
+    figure.supxlabel(label, fontsize=9)
+    return _save(figure, path)
 
 
 def image_grid(
@@ -58,9 +87,13 @@ def paired_grid(
     path: str | Path,
     columns: int = 8,
     scale: int | None = None,
-    names: tuple[str, str] = ("data", "model"),
+    names: Sequence[str] = ("data", "model"),
 ) -> Path:
-    """Draw each row of originals with its reconstructions right under it, both (N, C, H, W)."""
+    """Draw each row of originals with its reconstructions right under it, both (N, C, H, W).
+
+    The names stand to the left of the rows, over and over: two for each pair of rows, or as many
+    as there are rows.
+    """
     if originals.shape != reconstructions.shape:
         raise BadInput(
             f"originals {tuple(originals.shape)} and reconstructions "
@@ -72,7 +105,7 @@ def paired_grid(
     rows = []
     for i in range(0, len(above), columns):
         rows += [above[i : i + columns], below[i : i + columns]]
-    return _sheet(rows, path, scale, left=list(names) * (len(rows) // 2), group=2)
+    return _sheet(rows, path, scale, left=(list(names) * len(rows))[: len(rows)], group=2)
 
 
 def strips(

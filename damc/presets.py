@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from damc.errors import BadInput
-from damc.learn import LEARNERS, Learner
+from damc.learn import Learner, find_method
 from damc.learn.damc import Settings
 from damc.networks import Networks
 
@@ -34,9 +34,7 @@ class Preset:
         Any method takes the preset's networks, and those of the preset's settings that it knows
         by the same name: sigma, chain lengths, rates and their decay.
         """
-        if method not in LEARNERS:
-            raise BadInput(f"no method is called {method!r}: there are {', '.join(LEARNERS)}")
-        kind = LEARNERS[method]
+        kind = find_method(method)
         known = {field.name for field in fields(kind.settings_type)}
         shared = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
         values = {name: value for name, value in shared.items() if name in known}
@@ -56,6 +54,9 @@ def find(name: str) -> Preset:
     raise BadInput(f"there is no preset {name!r}{hint}")
 
 
+_ITERATIONS = 200_000  # of the paper's runs
+
+
 def _paper(
     name: str,
     about: str,
@@ -73,7 +74,9 @@ def _paper(
         decoder={"kind": "conv", "rows": name, "width": width},
         encoder={"kind": "conv", "rows": name, "width": encoder_width},
     )
-    return Preset(name, about, name, networks, Settings(**settings), flip=flip)
+    # The horizon lays out the stages of methods that have them; with step decay DAMC has no use.
+    chosen = Settings(**{"horizon": _ITERATIONS, **settings})
+    return Preset(name, about, name, networks, chosen, flip=flip)
 
 
 _PAPER = (
@@ -119,12 +122,13 @@ def _small(
     iterations: int,
     minutes: int,
     *,
+    data: str | None = None,
     flip: bool = False,
     **settings: Any,
 ) -> Preset:
     # The penalty keeps the energy from drifting: without it, E at the data falls without end.
     chosen = Settings(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **settings})
-    data = name.removesuffix("-small")
+    data = name.removesuffix("-small") if data is None else data
     return Preset(
         name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes
     )
@@ -175,6 +179,22 @@ _SMALL = (
         minutes=4,
         sigma=0.3,
         energy_penalty=0.01,
+    ),
+    _small(
+        "mnist-detect-small",
+        "28x28 digits in few dimensions, to detect a held-out one",
+        Networks(
+            (1, 28, 28),
+            8,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 8},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortiser={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=1000,
+        minutes=8,
+        data="mnist",
+        sigma=0.3,
+        energy_penalty=0.02,
     ),
     _small(
         "svhn-small",

@@ -356,6 +356,11 @@ def _health(values: dict[str, float]) -> str:
         "energy_difference": "dE",
         "displacement": "moved",
         "amortiser_loss": "q",
+        "discriminator_loss": "D",
+        "decoder_loss": "G",
+        "r1": "R1",
+        "real_logit": "real",
+        "fake_logit": "fake",
     }
     return " ".join(f"{short[k]} {v:.3g}" for k, v in values.items() if k in short)
 

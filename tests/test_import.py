@@ -34,7 +34,8 @@ print(json.dumps([sorted(packages() - before), (end - start) / (middle - start)]
 EVERY_MODULE = """
 import importlib, pkgutil, damc
 for module in pkgutil.walk_packages(damc.__path__, "damc."):
-    if not module.name.endswith("__main__"):
+    # scikit-learn's base class is what makes the detector one of its estimators.
+    if not module.name.endswith(("__main__", "damc.tasks.anomaly")):
         importlib.import_module(module.name)
 """
 

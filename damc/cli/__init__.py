@@ -35,9 +35,21 @@ COMMANDS = {
     "train": Command(
         "damc.cli.train:Train", "PRESET", "train on images, into runs/PRESET; again to go on"
     ),
+    "train-gan": Command(
+        "damc.cli.gan:TrainGAN", "[DATA]", "train a small StyleGAN, a decoder to invert"
+    ),
+    "train-inversion": Command(
+        "damc.cli.invert:TrainInversion", "DECODER", "learn to invert a decoder, by all methods"
+    ),
+    "invert": Command(
+        "damc.cli.invert:Invert", "--generator RUN [IMAGES]", "codes that a decoder makes images of"
+    ),
     "sample": Command("damc.cli.trained:Sample", "RUN", "draw images from a trained run"),
     "reconstruct": Command(
         "damc.cli.trained:Reconstruct", "RUN [IMAGES]", "images as the model sees them, with errors"
+    ),
+    "detect": Command(
+        "damc.cli.detect:Detect", "RUN IMAGES", "how unusual images are: CSV and picture"
     ),
     "evaluate": Command(
         "damc.cli.measure:Evaluate", "RUN", "Frechet and kernel distances, errors on unseen images"
@@ -48,8 +60,12 @@ COMMANDS = {
     "cost": Command(
         "damc.cli.measure:Cost", "PRESET", "parameters and seconds of a set-up on this machine"
     ),
+    "reproduce": Command(
+        "damc.cli.reproduce:Reproduce", "TABLE", "a table of the paper, every method alike"
+    ),
     "report": Command("damc.cli.trained:Report", "RUN", "one page about a run: report.html"),
     "presets": Command("damc.cli.lists:Presets", "", "the set-ups that `train` knows"),
+    "methods": Command("damc.cli.lists:Methods", "", "the ways of learning that `train` knows"),
     "data": Command("damc.cli.lists:Data", "", "which data sets are found where"),
     "convert": Command(
         "damc.cli.convert:Convert", "FILE", "published .pth weights, made safe: .safetensors"

@@ -1,8 +1,8 @@
-"""Commands that list what there is: `damc presets`, `damc data`."""
+"""Commands that list what there is: `damc presets`, `damc methods`, `damc data`."""
 
 from __future__ import annotations
 
-__all__ = ["Data", "Presets"]
+__all__ = ["Data", "Methods", "Presets"]
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,26 @@ class Presets:
         say("`damc data` says which of the data are here and how to get the others.")
         if self.out is not None:
             say(f"{write_results(self.out, {'presets': rows})}  the table")
+
+
+@dataclass(frozen=True)
+class Methods:
+    """List the ways of learning that `damc train --method` and `damc reproduce` know."""
+
+    out: Annotated[Path | None, Option("DIR")] = None
+    """Also write the table there, as results.json."""
+
+    def run(self) -> None:
+        """Prints one line a method."""
+        from damc.learn import METHODS
+
+        rows = [[name, method.about] for name, method in METHODS.items()]
+        say(table(rows, ["method", "what it is"]))
+        say()
+        say("`damc train PRESET --method NAME` trains one on the networks of any preset.")
+        if self.out is not None:
+            found = [{"method": name, "about": about} for name, about in rows]
+            say(f"{write_results(self.out, {'methods': found})}  the table")
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Evaluate:
             "seed": self.seed,
             "table": [row._asdict() for row in found.table],
             "distances": {of: list(map(asdict, pair)) for of, pair in found.distances.items()},
-            "reconstruction": found.reconstruction.table,
+            "reconstruction": found.reconstruction and found.reconstruction.table,
             "notes": found.notes,
             "seconds": found.seconds,
         }

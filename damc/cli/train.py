@@ -26,6 +26,9 @@ class Train:
     preset: Annotated[str, Option("PRESET", positional=True)]
     """Which set-up to train; `damc presets` lists them."""
 
+    method: Annotated[str, Option("NAME")] = "damc"
+    """Which way of learning; `damc methods` lists them. All of them take any preset's networks."""
+
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder, runs/PRESET if not given. If it holds this run already, training resumes."""
 
@@ -81,12 +84,14 @@ class Train:
     def run(self) -> None:
         """Trains, then prints a table of how it went."""
         from damc.errors import BadInput
+        from damc.learn import find_method
         from damc.presets import find
         from damc.tasks.origin import Origin
         from damc.tasks.training import Training, parse_settings
 
         preset = find(self.preset)
-        changes = parse_settings([text for group in self.settings for text in group])
+        texts = [text for group in self.settings for text in group]
+        changes = parse_settings(texts, find_method(self.method).settings_type)
         _use_threads(self.threads)
         if self.devices < 1 or (self.pictures_every is not None and self.pictures_every < 1):
             raise BadInput(
@@ -102,7 +107,7 @@ class Train:
         }
         training = Training(
             preset,
-            self.folder or Path("runs") / preset.name,
+            self.folder or Path("runs") / _named(preset.name, self.method),
             preset.iterations if self.iterations is None else self.iterations,
             Origin(
                 self.data or preset.data,
@@ -111,6 +116,7 @@ class Train:
                 self.resize,
                 self.data_root,
             ),
+            method=self.method,
             seed=self.seed,
             batch=self.batch,
             changes=changes,
@@ -153,6 +159,10 @@ def stopped(folder: Path) -> str:
     if not saved:
         return f"stopped before anything was saved in {folder}"
     return f"stopped; {folder} is saved at iteration {saved[-1]}, the same command goes on there"
+
+
+def _named(preset: str, method: str) -> str:
+    return preset if method == "damc" else f"{preset}-{method}"
 
 
 def _shown(value: Any) -> str:

@@ -25,9 +25,10 @@ class Sample:
     n: Annotated[int, Option("N")] = 64
     """How many images; the picture shows the first 256."""
 
-    source: Literal["amortiser", "energy", "gaussian"] = "amortiser"
-    """From the learned sampler; from the energy itself, by Langevin chains; or from plain noise,
-    to see what the prior adds."""
+    source: Annotated[str | None, Option("SOURCE")] = None
+    """amortiser, the learned sampler; energy, Langevin chains on the energy itself; gaussian,
+    plain noise, to see what the prior adds; other methods have others. The run's best if not
+    given."""
 
     steps: Annotated[int | None, Option("T")] = None
     """Langevin moves of `--source energy`; the run's own number if not given."""
@@ -47,13 +48,14 @@ class Sample:
 
         from damc import plot
         from damc.files import write_atomically
-        from damc.tasks.generate import generate
+        from damc.tasks.generate import generate, sources
         from damc.train import load
 
         learner = load(self.folder, device(self.device))
-        images = generate(learner, self.n, source=self.source, steps=self.steps, seed=self.seed)
+        source = sources(learner)[0] if self.source is None else self.source
+        images = generate(learner, self.n, source=source, steps=self.steps, seed=self.seed)
         out = self.out or self.folder / "samples"
-        picture = plot.image_grid(images[:256], out / f"{self.source}.png")
+        picture = plot.image_grid(images[:256], out / f"{source}.png")
         buffer = io.BytesIO()
         np.save(buffer, images.numpy(), allow_pickle=False)
         array = write_atomically(out / "samples.npy", buffer.getvalue())

@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+import difflib
+
+from damc.errors import BadInput
+from damc.learn.abp import ABP
+from damc.learn.adaptive import AdaptiveCE
+from damc.learn.bigan import BiGAN
 from damc.learn.damc import DAMC
+from damc.learn.damc_g import GaussianDAMC
+from damc.learn.gan import GAN
+from damc.learn.inversion import Inversion
+from damc.learn.latent_space import ABPDiffusion, VAEDiffusion
 from damc.learn.learner import Learner
+from damc.learn.lebm import LEBM, PersistentLEBM
+from damc.learn.meg import MEG
+from damc.learn.nalr import NALR
+from damc.learn.ncp import NCPVAE
+from damc.learn.rae import RAE
+from damc.learn.sri import SRI, HierarchicalSRI
+from damc.learn.two_stage import TwoStageVAE
+from damc.learn.vae import VAE
+from damc.learn.vi_lebm import VILEBM
 
-__all__ = ["DAMC", "LEARNERS", "Learner"]
+__all__ = ["DAMC", "GAN", "LEARNERS", "METHODS", "Learner", "find_method"]
 
-LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in (DAMC,)}
+LEARNERS: dict[str, type[Learner]] = {
+    learner.name: learner
+    for learner in (
+        DAMC,
+        GaussianDAMC,
+        NALR,
+        LEBM,
+        PersistentLEBM,
+        VILEBM,
+        ABP,
+        SRI,
+        HierarchicalSRI,
+        GAN,
+        Inversion,
+        MEG,
+        BiGAN,
+        VAE,
+        TwoStageVAE,
+        RAE,
+        NCPVAE,
+        AdaptiveCE,
+        VAEDiffusion,
+        ABPDiffusion,
+    )
+}
 """Every way of learning by its name; a new one is a file of its own and a name here."""
+
+METHODS = {name: learner for name, learner in LEARNERS.items() if learner.takes_presets}
+"""Those that learn a model of images on the networks of any preset."""
+
+
+def find_method(name: str) -> type[Learner]:
+    """The way of learning of that name, among those that take presets."""
+    if name in METHODS:
+        return METHODS[name]
+    near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(METHODS)}"
+    raise BadInput(f"there is no method {name!r}; {hint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Learner", "Rate", "count"]
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from damc.errors import BadInput, Diverged
+from damc.errors import BadInput, Diverged, Unable
 
 if TYPE_CHECKING:
     from damc.networks import Networks
@@ -41,8 +42,7 @@ class Rate:
             return max(self.rate * 0.99 ** (iteration // 1000), floor)
         if self.decay == "cosine":
             done = min(iteration / self.horizon, 1.0)
-            cosine = float(torch.cos(torch.tensor(done * torch.pi, dtype=torch.float64)))
-            return floor + (self.rate - floor) * (1 + cosine) / 2
+            return floor + (self.rate - floor) * (1 + math.cos(done * math.pi)) / 2
         raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
 
 
@@ -59,11 +59,13 @@ class Learner(nn.Module):
         about: one line for `damc methods`.
         settings_type: a frozen dataclass of its choices; names that it shares with Algorithm 1's
             settings take their values from a preset.
+        takes_presets: whether `build` takes the networks of any preset.
     """
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
     settings_type: ClassVar[Any]
+    takes_presets: ClassVar[bool] = True
     iteration: int
 
     def __init__(self, settings: Any = None, networks: Networks | None = None) -> None:
@@ -76,6 +78,12 @@ class Learner(nn.Module):
         self.clip: float = 100.0
         self.synchronise: Callable[[list[Tensor]], None] | None = None
         """Averages gradients over processes; the training loop sets it when there are several."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Its ways of drawing samples, its own first; if there are several, `sample` has an
+        argument `source`."""
+        return ("model",)
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
@@ -128,19 +136,19 @@ class Learner(nn.Module):
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Images drawn from the model, ``(n, C, H, W)``."""
-        raise NotImplementedError(f"{self.name} cannot sample")
+        raise Unable(f"{self.name} cannot sample")
 
     def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Latent points of images, ``(B, d)``."""
-        raise NotImplementedError(f"{self.name} has no inference")
+        raise Unable(f"{self.name} has no inference")
 
     def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Images as the model sees them, of the shape of x."""
-        raise NotImplementedError(f"{self.name} cannot reconstruct")
+        raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """How unusual images are, ``(B,)``; higher is more anomalous."""
-        raise NotImplementedError(f"{self.name} has no anomaly score")
+        raise Unable(f"{self.name} has no anomaly score")
 
     def own(self, name: str, optimiser: torch.optim.Optimizer, rate: Rate) -> None:
         """Registers an optimiser under a name that `update` uses."""
@@ -151,12 +159,13 @@ class Learner(nn.Module):
         """One gradient step of the optimiser `name` down `loss`; returns the gradient's norm.
 
         The norm is cut to `clip`. Over several processes the gradients are averaged first.
+        Parameters that the loss does not depend on stay as they are.
         """
         optimiser = self.optimisers[name]
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = torch.zeros_like(p) if gradient is None else gradient
+            p.grad = gradient
         if self.synchronise is not None:
             self.synchronise([p.grad for p in parameters if p.grad is not None])
         norm = nn.utils.clip_grad_norm_(parameters, self.clip, foreach=True)

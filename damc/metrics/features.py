@@ -98,9 +98,9 @@ def inception(
             raise BadInput(f"Inception wants images of 1 or 3 channels, but got {x.shape[1]}.")
         x = x.to(device or torch.device("cpu"), torch.float32).clamp(-1, 1)
         x = x.expand(-1, 3, -1, -1)
-        features: Tensor = network(
-            F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False)
-        )
+        x = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False)
+        # Channels last is a sixth faster on a CPU, and the same to 5e-6.
+        features: Tensor = network(x.contiguous(memory_format=torch.channels_last))
         return features
 
     return Features(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm as normalise_spectrum
 
 from damc.nets.mlp import check_positive, mlp
+from damc.pullback import Evaluation, Pull, pullback
 
 __all__ = ["Energy", "mlp_energy"]
 
@@ -32,6 +33,16 @@ class Energy(nn.Module):
         """Energies `(B,)` of latent points `z: (B, d)`."""
         energy: Tensor = self.net(z).squeeze(-1)
         return energy
+
+    def pullback(self) -> Evaluation:
+        """Energies and the pull of a gradient at them; see `damc.pullback`."""
+        evaluate_net = pullback(self.net)
+
+        def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+            y, pull = evaluate_net(z)
+            return y.squeeze(-1), lambda grad: pull(grad.unsqueeze(-1))
+
+        return evaluate
 
 
 def mlp_energy(

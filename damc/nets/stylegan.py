@@ -38,6 +38,7 @@ __all__ = [
     "check_resolution",
     "load_style_decoder",
     "style_decoder_from",
+    "style_sizes",
 ]
 
 
@@ -230,7 +231,7 @@ def style_decoder_from(
     truncated_layers: int = 8,
 ) -> StyleDecoder:
     """A decoder with these tensors; `source` is what a complaint calls them."""
-    sizes = _sizes(state)
+    sizes = style_sizes(state)
     with torch.device("meta"):
         decoder = StyleDecoder(**sizes)
     own = Truncation(1, decoder.synthesis.layers, truncation, truncated_layers).truncation
@@ -248,7 +249,7 @@ def check_resolution(resolution: int) -> None:
         raise BadInput(f"resolution is {resolution}; it must be a power of two from 8 to 1024")
 
 
-def _sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
+def style_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """The arguments of `StyleDecoder` that these tensors tell; whoever fills it finds misfits."""
     layers = [int(n) for key in state for n in re.findall(r"^synthesis\.layer(\d{1,2})\.", key)]
     outputs = [int(n) for key in state for n in re.findall(r"^synthesis\.output(\d{1,2})\.", key)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FEATURES", "Evaluation", "Row", "choose_features", "evaluate"]
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from damc.data import Images
-from damc.errors import BadInput
+from damc.errors import BadInput, Unable
 from damc.learn import DAMC, Learner
 from damc.metrics.features import Features, inception, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report import Section
-from damc.tasks.generate import sources, stream
+from damc.tasks.generate import SOURCES, sources, stream
 from damc.tasks.reconstruct import Reconstruction, reconstruct
 
 FEATURES = ("inception", "pixel-pca")
@@ -45,13 +46,13 @@ class Evaluation:
 
     Attributes:
         distances: Frechet and kernel distance to the training images, by what was compared.
-        reconstruction: of unseen images.
+        reconstruction: of unseen images; None for a method without inference.
         moves: posterior moves after the amortiser's draw; None where the learner has no such.
         seconds: how long it took.
     """
 
     distances: dict[str, tuple[Distance, Distance]]
-    reconstruction: Reconstruction
+    reconstruction: Reconstruction | None
     moves: int | None
     seconds: float
 
@@ -63,6 +64,8 @@ class Evaluation:
             for of, pair in self.distances.items()
             for found in pair
         ]
+        if self.reconstruction is None:
+            return rows
         numbers = self.reconstruction.table
         n = numbers["images"]
         of = "reconstruction" if self.moves is None else f"reconstruction, {self.moves} steps"
@@ -170,8 +173,10 @@ def evaluate(
         found[name] = compare(statistics(watched, features, batch_size=_BATCH))
     held = _Shelf(unseen, n, "unseen images", progress)
     found["unseen images"] = compare(cached_statistics(held, features, cache, batch_size=_BATCH))
-    images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
-    moves = learner.settings.test_steps if isinstance(learner, DAMC) else None
+    images = None
+    with contextlib.suppress(Unable):
+        images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
+    moves = getattr(learner.settings, "test_steps", None)
     return Evaluation(found, images, moves, round(time.monotonic() - start, 2))
 
 
@@ -205,7 +210,7 @@ def _watched(parts: Iterable[Tensor], total: int, what: str, progress: bool) -> 
 def _name(learner: Learner, source: str) -> str:
     """A way of drawing as the paper's tables call it."""
     if not isinstance(learner, DAMC):
-        return learner.name
+        return f"{learner.name}, {SOURCES.get(source, source)}"
     steps = learner.settings.langevin_steps
     names = {
         "amortiser": "DAMC, amortiser",

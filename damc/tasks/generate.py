@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["SOURCES", "generate", "sources", "stream"]
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,30 +11,30 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput, Diverged
-from damc.learn import DAMC, Learner
+from damc.learn import Learner
 
 SOURCES = {
     "amortiser": "the amortiser q(z), decoded",
     "energy": "Langevin chains on the energy prior, decoded",
     "gaussian": "N(0, I) decoded, which shows what the prior adds",
+    "resampling": "N(0, I) resampled by the density ratio, decoded",
+    "mixture": "the mixture density of the codes, decoded",
+    "second": "the second-stage VAE of the codes, decoded",
+    "model": "the model's own",
 }
 """Every way of drawing latent points, in words."""
 
 
 def sources(learner: Learner) -> tuple[str, ...]:
-    """The ways that this learner has, the best first."""
-    if "source" not in inspect.signature(learner.sample).parameters:
-        return ("amortiser",)
-    if isinstance(learner, DAMC) and learner.model.prior.energy is None:
-        return ("amortiser", "gaussian")
-    return tuple(SOURCES)
+    """The ways that this learner has, its own first."""
+    return tuple(learner.sources)
 
 
 def generate(
     learner: Learner,
     n: int,
     *,
-    source: str = "amortiser",
+    source: str | None = None,
     steps: int | None = None,
     seed: int = 0,
     batch: int = 256,
@@ -45,7 +44,7 @@ def generate(
     Args:
         learner: a trained learner.
         n: how many images.
-        source: one of `sources(learner)`.
+        source: one of `sources(learner)`, the first by default.
         steps: Langevin moves of "energy"; the settings' number by default.
         seed: one seed gives the same images again.
         batch: how many are drawn together, which bounds the memory.
@@ -57,7 +56,7 @@ def stream(
     learner: Learner,
     n: int,
     *,
-    source: str = "amortiser",
+    source: str | None = None,
     steps: int | None = None,
     seed: int = 0,
     batch: int = 256,
@@ -65,11 +64,13 @@ def stream(
     """The images of `generate` in batches, so that only one is in memory at a time."""
     if n < 1 or (steps is not None and steps < 0):
         raise BadInput(f"n is {n} and steps {steps}: at least 1 image and 0 steps are wanted")
+    ways = sources(learner)
+    source = ways[0] if source is None else source
     if steps is not None and source != "energy":
         raise BadInput(f"steps count Langevin moves of the source energy, not of {source}")
-    if source not in (ways := sources(learner)):
+    if source not in ways:
         raise BadInput(f"this {learner.name} run draws from {', '.join(ways)}, not from {source!r}")
-    options: dict[str, Any] = {} if source == "amortiser" else {"source": source}
+    options: dict[str, Any] = {} if source == ways[0] else {"source": source}
     if steps is not None:
         options["steps"] = steps
     generator = torch.Generator(next(learner.parameters()).device).manual_seed(seed)

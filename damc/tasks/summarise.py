@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Summary", "draw_pictures", "summarise"]
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 
 from damc import plot
-from damc.errors import BadInput
-from damc.learn import DAMC, Learner
+from damc.errors import BadInput, Unable
+from damc.learn import Learner
+from damc.learn.amortised import AmortisedLearner
 from damc.report import Section, write_report
 from damc.run import Run
 from damc.tasks.generate import SOURCES, generate, sources
@@ -44,12 +46,15 @@ def draw_pictures(
     """
     place, number = folder / "pictures", f"{learner.iteration:08d}"
     drawn = {}
-    for source in sources(learner):
-        if source != "gaussian":
+    ways = sources(learner)
+    for source in ways:
+        if source != "gaussian" or len(ways) == 1:
             images = generate(learner, n, source=source, seed=seed)
-            caption = f"Samples: {SOURCES[source]}."
+            caption = f"Samples: {SOURCES.get(source, source)}."
             drawn[caption] = plot.image_grid(images, place / f"samples_{source}_{number}.png")
-    if unseen is not None:
+    if unseen is None:
+        return drawn
+    with contextlib.suppress(Unable):  # not every method has inference
         held = reconstruct(learner, unseen.images, limit=32, seed=seed)
         caption = f"Reconstructions: {unseen.kind} above, the model's below."
         drawn[caption] = plot.paired_grid(held.x, held.y, place / f"reconstructions_{number}.png")
@@ -78,7 +83,8 @@ def summarise(
     records = run.metrics()
     if unseen is not None:
         table |= {"data": unseen.images.name, "judged_on": unseen.kind}
-        table |= reconstruct(learner, unseen.images, limit=limit, seed=seed).table
+        with contextlib.suppress(Unable):
+            table |= reconstruct(learner, unseen.images, limit=limit, seed=seed).table
         if unseen.note:
             table["note"] = unseen.note
     if records and "seconds" in records[-1]:
@@ -107,8 +113,8 @@ def summarise(
 
 
 def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, torch.Tensor]:
-    """Energies by where the latent points come from; empty without an energy."""
-    if not isinstance(learner, DAMC) or learner.model.prior.energy is None:
+    """Energies by where the latent points come from; empty without energy or amortiser."""
+    if not isinstance(learner, AmortisedLearner) or learner.model.prior.energy is None:
         return {}
     device = next(learner.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)

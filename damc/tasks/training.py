@@ -33,6 +33,7 @@ class Training:
         folder: the run folder; a run that is there already goes on.
         iterations: in total, counting those done before.
         origin: the images.
+        method: the way of learning, a name in `damc.learn.METHODS`.
         seed: of the initial weights, the order of the images and every draw.
         batch: images an iteration; the preset's by default.
         changes: settings of the preset to change, by name.
@@ -45,6 +46,7 @@ class Training:
     folder: Path
     iterations: int
     origin: Origin
+    method: str = "damc"
     seed: int = 0
     batch: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class Training:
         """Trains, and summarises on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
         torch.manual_seed(self.seed)
-        learner = self.preset.learner(**self.changes)
+        learner = self.preset.learner(self.method, **self.changes)
         fit(
             learner,
             images,
@@ -86,14 +88,14 @@ class Training:
                 raise Diverged(f"iteration {iteration}: {error}; {where}") from error
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Settings of Algorithm 1 written as "name=value", with the types they have.
+def parse_settings(texts: Iterable[str], kind: Any = Settings) -> dict[str, Any]:
+    """Settings, of Algorithm 1 or another dataclass, written as "name=value", with their types.
 
     Example:
         >>> parse_settings(["updates=3", "sigma=0.3", "noise_negatives=no"])
         {'updates': 3, 'sigma': 0.3, 'noise_negatives': False}
     """
-    hints = typing.get_type_hints(Settings)
+    hints = typing.get_type_hints(kind)
     parsed = {}
     for text in texts:
         name, equals, value = text.partition("=")

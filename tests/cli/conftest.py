@@ -124,7 +124,7 @@ class Damc:
         for pid in self._running:  # a test that failed half way leaves its command behind
             os.kill(pid, signal.SIGKILL)
         self._nursery.stdin.close()
-        self._nursery.wait(timeout=10)
+        self._nursery.wait(timeout=60)
 
     def _ask(self, order: dict[str, Any]) -> int:
         assert self._nursery.stdin is not None and self._nursery.stdout is not None

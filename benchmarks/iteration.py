@@ -1,0 +1,54 @@
+"""One whole training iteration: the fast path against the plain transcription of Algorithm 1."""
+
+from __future__ import annotations
+
+__all__ = ["rows"]
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.plain_learning import PlainDAMC
+from benchmarks.timing import compared
+from damc import DAMC
+from damc.presets import find
+
+CASES = {
+    "svhn": (32, 5),
+    "mnist": (32, 2),
+    "cifar10": (32, 2),
+    "mnist-small": (128, 9),
+    "svhn-small": (128, 9),
+    "cifar10-small": (128, 9),
+}
+"""Batch and rounds of each preset."""
+
+EXACT: dict[str, Any] = {"start_solver": "ancestral", "start_steps": 100}
+FEW: dict[str, Any] = {"start_solver": "multistep", "start_steps": 10}
+
+
+def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> list[dict[str, Any]]:
+    """Four ways for each preset; all but the last two do the same mathematics."""
+    table = []
+    for name in names:
+        batch, usual = CASES[name]
+        table += compared(f"{name}, batch {batch}", _ways(name, batch), rounds or usual)
+    return table
+
+
+def _ways(name: str, batch: int) -> dict[str, Callable[[], Any]]:
+    torch.manual_seed(0)
+    shape = find(name).networks.shape
+    x, index = torch.rand(batch, *shape) * 2 - 1, torch.arange(batch)
+    generator = torch.Generator().manual_seed(0)
+    exact = DAMC.from_preset(name, **EXACT)
+    few = DAMC.from_preset(name, **FEW)
+    shared = DAMC.from_preset(name, **FEW, encoder_updates=1)
+    plainly = PlainDAMC(exact)
+    return {
+        "plain transcription": lambda: plainly.step(x, generator),
+        "damc, same mathematics": lambda: exact.step(x, index, generator),
+        "damc, 10-step starts": lambda: few.step(x, index, generator),
+        "damc, 10-step starts, encoder in 1 of 6 updates": lambda: shared.step(x, index, generator),
+    }

@@ -1,0 +1,136 @@
+"""Anomalies among images, by a trained run: `damc detect`."""
+
+from __future__ import annotations
+
+__all__ = ["Detect"]
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from damc.cli.console import device, say, table, write_results
+from damc.cli.options import Option
+
+
+@dataclass(frozen=True)
+class Detect:
+    """Score images by how unusual a trained run finds them: a CSV, and a picture of both ends.
+
+    The threshold is a quantile of the scores of normal images that the run has not learned from.
+    """
+
+    folder: Annotated[Path, Option("RUN", positional=True)]
+    """The run folder that `damc train` or `AnomalyDetector.save` made."""
+
+    images: Annotated[tuple[Path, ...], Option("IMAGES ...", positional=True)]
+    """Pictures, folders of pictures, raw or .npy files."""
+
+    normal: Annotated[Path | None, Option("IMAGES")] = None
+    """Normal images that the run has not seen, for the threshold; its own test images if not
+    given."""
+
+    quantile: Annotated[float | None, Option("Q")] = None
+    """Share of normal images below the threshold; 0.95 if not given."""
+
+    score: Literal["calibrated", "joint", "authors", "reconstruction", "own"] | None = None
+    """Which score: calibrated, how far the error lies above that of normal images with as much
+    detail; joint, minus the log joint of the model; authors, that of the paper's code;
+    reconstruction, the squared error; own, the method's. calibrated if not given."""
+
+    samples: Annotated[int | None, Option("K")] = None
+    """Posterior samples averaged for a score; 4 if not given."""
+
+    n: Annotated[int, Option("N")] = 8
+    """How many of the most and of the least anomalous images to show."""
+
+    resize: bool = False
+    """Crop every image to its centre square and resize it to what the model wants."""
+
+    out: Annotated[Path | None, Option("DIR")] = None
+    """Where to write; RUN/detect if not given."""
+
+    data_root: Annotated[Path | None, Option("DIR")] = None
+    """Folder of the named data sets; if not given, the one that was trained from."""
+
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to compute."""
+
+    def run(self) -> None:
+        """Scores, prints the ends, writes ``scores.csv``, ``ends.png`` and ``results.json``."""
+        from damc.errors import BadInput
+        from damc.tasks.detect import detect, draw_ends, names_of
+        from damc.tasks.origin import Origin
+
+        if not self.images or self.n < 1:
+            raise BadInput("give images to score, and show at least 1 of them")
+        start = time.monotonic()
+        given: dict[str, Any] = {
+            "quantile": self.quantile,
+            "score_kind": self.score,
+            "samples": self.samples,
+        }
+        origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)
+        sets = origin.load(self.images)
+
+        from damc.tasks.anomaly import AnomalyDetector  # and scikit-learn, which bad input spares
+
+        detector = AnomalyDetector.from_run(
+            self.folder,
+            None if self.normal is None else origin.load((self.normal,))[0],
+            data_root=self.data_root,
+            place=device(self.device),
+            verbose=sys.stderr.isatty(),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        found = detect(detector, sets, names_of(self.images, sets))
+        out = self.out or self.folder / "detect"
+        file = found.write_csv(out / "scores.csv")
+        picture = draw_ends(detector, sets, found, out / "ends.png", self.n)
+        anomalies = int(found.anomalous.sum())
+        results = {
+            "run": str(self.folder),
+            "iteration": detector.learner_.iteration,
+            "score": detector.score_kind,
+            "samples": detector.samples,
+            "quantile": detector.quantile,
+            "threshold": found.threshold,
+            "normal_images": len(detector.normal_scores_),
+            "images": len(found.names),
+            "anomalies": anomalies,
+            "share": anomalies / len(found.names),
+            "most_anomalous": [found.names[i] for i in found.order[: self.n]],
+            "seconds": round(time.monotonic() - start, 2),
+        }
+        path = write_results(out, results)
+        rows = [
+            [
+                found.names[i],
+                float(found.scores[i]),
+                float(found.probabilities[i]),
+                "yes" if found.anomalous[i] else "no",
+            ]
+            for i in found.order[: self.n]
+        ]
+        say(table(rows, ["most anomalous first", "score", "probability", "anomaly"]))
+        say()
+        say(
+            f"{anomalies:,} of {len(found.names):,} images score above {found.threshold:.4g}, as "
+            f"{1 - detector.quantile:.2g} of {len(detector.normal_scores_):,} normal ones do"
+        )
+        say(f"{file}  every image with its score")
+        say(f"{picture}  the most and the least anomalous, with their reconstructions")
+        say(f"{path}  the summary")
+
+
+def _shape(folder: Path) -> tuple[int, int, int]:
+    """What images a run wants, (C, H, W)."""
+    from damc.errors import BadInput
+    from damc.run import Run
+
+    networks = Run.open(folder).config.get("config", {}).get("networks")
+    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
+        raise BadInput(f"{folder} was trained with networks of your own: score images in Python")
+    c, h, w = networks["shape"]
+    return c, h, w

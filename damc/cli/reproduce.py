@@ -1,0 +1,121 @@
+"""`damc reproduce`: a table of the paper, made here."""
+
+from __future__ import annotations
+
+__all__ = ["Reproduce"]
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from damc.cli.console import say, table
+from damc.cli.options import Option
+
+if TYPE_CHECKING:
+    from damc.reproduce.table import Cell
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make a table of the paper again: every method under one protocol.
+
+    Each cell of the table is trained and measured apart from the others, and kept in the output
+    folder: the same command again goes on where it stopped, and more methods, digits or seeds are
+    added to what is there. A figure is the last iterate, the mean over seeds ± their standard
+    deviation; the paper's figures stand in brackets.
+    """
+
+    table: Annotated[str, Option("TABLE", positional=True)]
+    """Which table; `damc reproduce list` names them."""
+
+    out: Annotated[Path | None, Option("DIR")] = None
+    """Where cells and the table are kept; results/TABLE if not given."""
+
+    scale: Literal["small", "paper"] = "small"
+    """small runs on a laptop; paper takes the paper's networks and iterations and wants GPUs."""
+
+    methods: Annotated[tuple[str, ...] | None, Option("NAME ...")] = None
+    """Which rows; all if not given."""
+
+    data: Annotated[tuple[str, ...] | None, Option("NAME ...")] = None
+    """Which data sets; the table's own if not given."""
+
+    digits: Annotated[tuple[int, ...] | None, Option("DIGIT ...")] = None
+    """Held-out digits of the table anomaly; 1 4 5 7 9 if not given."""
+
+    seeds: Annotated[tuple[int, ...], Option("S ...")] = (0,)
+    """Every cell is run once for each seed."""
+
+    minutes: Annotated[float | None, Option("MIN")] = None
+    """Wall-clock minutes that each cell may train."""
+
+    iterations: Annotated[int | None, Option("N")] = None
+    """Iterations that each cell trains, instead of minutes."""
+
+    images: Annotated[int | None, Option("N")] = None
+    """Images drawn to measure distances."""
+
+    features: Annotated[str | None, Option("NAME")] = None
+    """What distances are measured on: inception or pixel-pca."""
+
+    inception: Annotated[Path | None, Option("FILE")] = None
+    """The Inception file, for features inception."""
+
+    data_root: Annotated[Path | None, Option("DIR")] = None
+    """Folder of the named data sets; if not given, $DAMC_DATA, else ./data."""
+
+    processes: Annotated[int, Option("N")] = 1
+    """How many cells are done at a time."""
+
+    threads: Annotated[int | None, Option("N")] = None
+    """Threads of each process; all cores, shared among the processes, if not given."""
+
+    def run(self) -> None:
+        """Makes the table, prints it and names the files."""
+        from damc.reproduce import TABLES, find
+        from damc.reproduce.show import show
+        from damc.reproduce.table import Options
+        from damc.reproduce.work import run_cells
+
+        if self.table == "list":
+            say(table([[name, find(name).about] for name in TABLES]))
+            return
+        chosen = find(self.table)
+        out = self.out or Path("results") / self.table
+        options = Options(
+            self.scale,
+            self.methods,
+            self.data,
+            self.digits,
+            self.seeds,
+            self.minutes,
+            self.iterations,
+            self.images,
+            self.features,
+            None if self.inception is None else str(self.inception),
+            None if self.data_root is None else str(self.data_root),
+            self.threads,
+        )
+        try:
+            results = run_cells(chosen, options, out, processes=self.processes, report=_tell)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"stopped; the same command goes on in {out}") from None
+        command = shlex.join(["damc", *sys.argv[1:]])
+        remarks = chosen.remarks(options)
+        shown, files = show(chosen, results, out, command, remarks)
+        for part in shown:
+            say(part.title)
+            say(table(part.rows, head=part.head))
+            say()
+        if chosen.paper:
+            say("In brackets: the paper's figures, from other networks and budgets.")
+        if remarks:
+            say(remarks)
+        for path in files:
+            say(str(path))
+
+
+def _tell(cell: Cell, state: str) -> None:
+    sys.stderr.write(f"{cell.row} on {cell.column}, seed {cell.seed}: {state}\n")

@@ -1,0 +1,123 @@
+"""Learners of the MCMC family that also distil an amortiser from where their chains end."""
+
+from __future__ import annotations
+
+__all__ = ["AmortisedLearner"]
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from damc.amortise import Amortiser
+from damc.errors import BadInput
+from damc.learn.chains import ChainLearner
+from damc.learn.learner import Metrics
+from damc.learn.starts import standard_normal
+from damc.model import LatentModel
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+Self = TypeVar("Self", bound="AmortisedLearner")
+
+_VANILLA_STEPS = 40
+"""Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortiser."""
+
+
+class AmortisedLearner(ChainLearner):
+    """A `ChainLearner` with an amortiser q(z | x), q(z) that samples and infers for it.
+
+    Args:
+        model: decoder, energy prior and sigma.
+        amortiser: q(z | x) and q(z); its encoder embeds images.
+        settings: of the learner's `settings_type`.
+        networks: the description from which the networks were built, kept in `config`.
+    """
+
+    def __init__(
+        self,
+        model: LatentModel,
+        amortiser: Amortiser,
+        settings: Any = None,
+        networks: Networks | None = None,
+    ) -> None:
+        super().__init__(model, settings, networks)
+        s = self.settings
+        self.amortiser = amortiser
+        decay = {"weight_decay": s.amortiser_weight_decay}
+        self.learn("amortiser", amortiser, s.amortiser_rate, torch.optim.AdamW, **decay)
+
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        model = networks.build_model(settings.sigma, energy=cls.with_energy)
+        return cls(model, networks.build_amortiser(), settings, networks)
+
+    def update_phi(
+        self, x: Tensor, z: Tensor, updates: int, generator: torch.Generator | None
+    ) -> Metrics:
+        """`updates` steps of the amortiser towards points z ``(B, d)`` of images x.
+
+        With the setting `encoder_updates` the encoder learns in the last ones only, and the
+        others share one pass through it.
+        """
+        s, q = self.settings, self.amortiser
+        shares = (s.p_uncond,) if s.unconditional == "share" else (0.0, 1.0)
+        alone = updates - min(updates, getattr(s, "encoder_updates", None) or updates)
+        with torch.no_grad():
+            known = q.embed(x) if alone else None
+        for k in range(updates):
+            e = known if k < alone else None
+            loss = sum(
+                (q.loss(z, x, p_uncond=p, embedded=e, generator=generator) for p in shares),
+                start=z.new_zeros(()),
+            )
+            norm = self.update("amortiser", loss)
+        return {"amortiser_loss": loss.detach(), "amortiser_gradient": norm}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return ("amortiser", *super().sources)
+
+    @torch.no_grad()
+    def sample_latent(
+        self,
+        n: int,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if (self.sources[0] if source is None else source) == "amortiser":
+            return self.amortiser.sample(n, generator=generator)
+        return super().sample_latent(n, source, steps, generator)
+
+    def infer(
+        self,
+        x: Tensor,
+        *,
+        steps: int | None = None,
+        noise: bool = False,
+        source: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Latent points of images, ``(B, d)``: q(z | x), then `steps` posterior moves.
+
+        Args:
+            x: images, ``(B, C, H, W)`` in [-1, 1].
+            steps: the settings' `test_steps` by default, 40 from N(0, I); 0 leaves the start as it
+                is.
+            noise: False climbs to the posterior's nearest mode (as the authors' evaluation
+                does), True samples.
+            source: where to start: "amortiser" by default, if it has learned anything yet, or
+                "gaussian" for N(0, I), which shows what inference would be without it.
+            generator: source of all randomness.
+        """
+        if source is None:
+            source = "amortiser" if "amortiser" in self.sources else "gaussian"
+        if source == "amortiser":
+            z, moves = self.amortiser.sample(x=x, generator=generator), self.settings.test_steps
+        elif source == "gaussian":
+            z, moves = standard_normal(x, self.model.latent, generator), _VANILLA_STEPS
+        else:
+            raise BadInput(f"source of inference must be amortiser or gaussian, got {source!r}")
+        return self.climb(x, z, moves if steps is None else steps, noise, generator)

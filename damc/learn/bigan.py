@@ -1,0 +1,228 @@
+"""BiGAN-sigma: a decoder and its inverse, learned against a judge of pairs; detects anomalies.
+
+Donahue, Krahenbuhl and Darrell, "Adversarial Feature Learning", 2017 (BiGAN); Zenati, Foo, Lecouat,
+Manek and Chandrasekhar, "Efficient GAN-Based Anomaly Detection", 2018 (its two scores).
+"""
+
+from __future__ import annotations
+
+__all__ = ["BiGAN", "BiNetworks", "Settings"]
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from damc.amortise import EMA
+from damc.errors import BadInput
+from damc.learn.learner import Learner, Metrics, Rate
+from damc.nets.joint import Joint, without_norm
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+SCORES = ("cross-entropy", "features")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every choice of BiGAN-sigma, the authors' code for MNIST as defaults."""
+
+    score: str = "cross-entropy"  # the judge's part of the anomaly score, or "features"
+    alpha: float = 0.9  # weight of the reconstruction error in the score; 1 - alpha the judge's
+    dropout: float = 0.0  # of the judge; the authors: 0.5
+    gradient_penalty: float = 0.015  # gamma for each pixel and channel; the authors: 0
+    ema_rate: float = 0.001  # of the copies that are used after training
+    ema_every: int = 1
+    decoder_rate: float = 1e-5  # of the judge as well
+    amortiser_rate: float = 1e-5  # of the encoder
+    beta1: float = 0.5
+    decay: str = "step"
+    horizon: int = 1  # of decay = "cosine"
+    clip: float = 100.0
+
+    def __post_init__(self) -> None:
+        for name in ("ema_every", "horizon"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("decoder_rate", "amortiser_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
+        if self.score not in SCORES:
+            raise BadInput(f"score must be one of {', '.join(SCORES)}, got {self.score!r}")
+        if not 0 <= self.alpha <= 1:
+            raise BadInput(f"alpha must lie in [0, 1], got {self.alpha}")
+        if not (0 <= self.dropout < 1 and self.gradient_penalty >= 0):
+            raise BadInput(
+                "dropout must lie in [0, 1) and gradient_penalty not be negative, got "
+                f"{self.dropout} and {self.gradient_penalty}"
+            )
+        if self.decay not in ("step", "cosine"):
+            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
+
+
+class BiNetworks(nn.Module):
+    """The three networks of a BiGAN.
+
+    Args:
+        decoder: g, from z `(B, d)` to images.
+        encoder: e, from images to z `(B, d)`.
+        judge: D, from images and latent points to logits; positive means (x, e(x)).
+    """
+
+    def __init__(self, decoder: nn.Module, encoder: nn.Module, judge: Joint) -> None:
+        super().__init__()
+        self.decoder, self.encoder, self.judge = decoder, encoder, judge
+
+
+class BiGAN(Learner):
+    """Decoder g and encoder e deceive a judge D, who tells pairs (x, e(x)) from pairs (g(z), z).
+
+        D:  mean softplus(-D(x, e(x))) + mean softplus(D(g(z), z)) + (gamma / 2) mean |grad D|^2
+        g:  mean softplus(-D(g(z), z))
+        e:  mean softplus(D(x, e(x)))
+
+    with z ~ N(0, I). Only where e is the inverse of g, and g's images are distributed as the data,
+    has D nothing to go by. The penalty, on the gradient by image and point at both kinds of pairs
+    (Mescheder et al. 2018), is not the authors': without it the game circles, and at small scale e
+    never comes to invert g. Its gamma is `gradient_penalty` times how many numbers an image has.
+
+    An image that is unlike the data comes back from g(e(x)) changed, which is the anomaly score
+    (see `anomaly_score`). As in the authors' code, copies of the three networks that follow them
+    slowly are what is used: by `sample`, `infer` and all else.
+
+    Args:
+        learned: the three networks.
+        latent: d.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
+
+    Attributes:
+        learned: the networks that learn.
+        used: their slow copies.
+    """
+
+    name: ClassVar[str] = "bigan-sigma"
+    about: ClassVar[str] = "decoder and encoder against a judge of pairs, for anomalies"
+    settings_type: ClassVar[Any] = Settings
+
+    def __init__(
+        self,
+        learned: BiNetworks,
+        latent: int,
+        settings: Settings | None = None,
+        networks: Networks | None = None,
+    ) -> None:
+        s = settings or Settings()
+        super().__init__(s, networks)
+        self.learned = learned
+        self.latent = latent
+        self.ema = EMA(learned, s.ema_rate)
+        self.used: BiNetworks = self.ema.module
+        self.clip = s.clip
+        self._learn("judge", learned.judge, s.decoder_rate)
+        self._learn("decoder", learned.decoder, s.decoder_rate)
+        self._learn("encoder", learned.encoder, s.amortiser_rate)
+
+    @classmethod
+    def build(cls, networks: Networks, settings: Any) -> BiGAN:
+        """A fresh learner; the judge sees images through layers like the encoder's."""
+        size, latent = networks.amortiser["embedding"], networks.latent
+        head = (nn.LeakyReLU(0.2), nn.Linear(size, latent))
+        learned = BiNetworks(
+            networks.build_decoder(),
+            nn.Sequential(networks.build_encoder(), *head),
+            Joint(without_norm(networks.build_encoder()), size, latent),
+        )
+        return cls(learned, latent, settings, networks)
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        s, nets = self.settings, self.learned
+        z = self._noise(len(x), generator)
+        fake, code = nets.decoder(z), nets.encoder(x)
+
+        # The judge: up on data with their codes, down on points with their images.
+        judge = partial(nets.judge, dropout=s.dropout, generator=generator)
+        pairs = torch.cat([x, fake.detach()]), torch.cat([code.detach(), z])
+        slopes = s.gradient_penalty > 0
+        logits = judge(*(part.requires_grad_(slopes) for part in pairs))
+        data, made = logits.chunk(2)
+        loss = F.softplus(-data).mean() + F.softplus(made).mean()
+        metrics = {
+            "judge_loss": loss.detach(),
+            "judge_gap": (data.mean() - made.mean()).detach(),
+            "z_norm": code.detach().square().mean(),
+        }
+        if slopes:
+            gradients = torch.autograd.grad(logits.sum(), pairs, create_graph=True)
+            slope = torch.cat([part.flatten(1) for part in gradients], 1).square().sum() / len(x)
+            metrics["judge_slope"] = slope.detach()
+            loss = loss + s.gradient_penalty * x[0].numel() / 2 * slope
+        metrics["judge_gradient"] = self.update("judge", loss)
+
+        # The decoder and the encoder: the other way round.
+        data, made = judge(x, code), judge(fake, z)
+        decoder_loss, encoder_loss = F.softplus(-made).mean(), F.softplus(data).mean()
+        metrics["decoder_loss"] = decoder_loss.detach()
+        metrics["encoder_loss"] = encoder_loss.detach()
+        metrics["decoder_gradient"] = self.update("decoder", decoder_loss)
+        metrics["encoder_gradient"] = self.update("encoder", encoder_loss)
+
+        self.iteration += 1
+        if self.iteration % s.ema_every == 0:
+            self.ema.update()
+        return metrics
+
+    @torch.no_grad()
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
+        images: Tensor = self.used.decoder(self._noise(n, generator))
+        return images
+
+    @torch.no_grad()
+    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """e(x), ``(B, d)``. Nothing in it is random."""
+        z: Tensor = self.used.encoder(x)
+        return z
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """g(e(x)), of the shape of x."""
+        images: Tensor = self.used.decoder(self.infer(x))
+        return images
+
+    @torch.no_grad()
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """alpha |x - g(e(x))|_1 + (1 - alpha) L(x), ``(B,)``: higher is more anomalous.
+
+        L by the setting `score`: "cross-entropy", softplus(-D(g(e(x)), e(x))), how sure D is that
+        this pair is no datum with its code; "features", the L1 distance between what D's last
+        layer sees of (x, e(x)) and of (g(e(x)), e(x)). Both as in the authors' code.
+        """
+        s, judge = self.settings, self.used.judge
+        z = self.infer(x)
+        image = self.used.decoder(z)
+        error = (x - image).abs().flatten(1).sum(1)
+        again = judge.features(image, z)
+        if s.score == "features":
+            part = (judge.features(x, z) - again).abs().sum(1)
+        else:
+            part = F.softplus(-judge.read(again))
+        score: Tensor = s.alpha * error + (1 - s.alpha) * part
+        return score
+
+    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
+        like = next(self.learned.decoder.parameters())
+        return torch.randn(
+            n, self.latent, generator=generator, dtype=like.dtype, device=like.device
+        )
+
+    def _learn(self, name: str, module: nn.Module, rate: float) -> None:
+        s = self.settings
+        adam = torch.optim.Adam(
+            list(module.parameters()), lr=rate, betas=(s.beta1, 0.999), foreach=True
+        )
+        self.own(name, adam, Rate(rate, s.decay, s.horizon))

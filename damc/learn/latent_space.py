@@ -1,0 +1,169 @@
+"""A diffusion amortiser in the latent space of another model, pre-trained and left as it is.
+
+The appendix of Yu et al. 2023 ("Learning Energy-Based Prior Model with Diffusion-Amortized MCMC")
+compares Algorithm 1 with diffusion models learned in the latent spaces of a VAE (Kingma and
+Welling 2014) and of alternating back-propagation (ABP, Han et al. 2017).
+"""
+
+from __future__ import annotations
+
+__all__ = ["ABPDiffusion", "LatentDiffusion", "Settings", "VAEDiffusion"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from damc.amortise import Amortiser
+from damc.langevin import Langevin
+from damc.learn.abp import ABP
+from damc.learn.learner import Learner, Metrics
+from damc.learn.settings import adam, check_settings, shared_settings
+from damc.learn.stages import SecondStage
+from damc.learn.vae import VAE
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+Self = TypeVar("Self", bound="LatentDiffusion")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of a diffusion amortiser in a latent space; those of Algorithm 1 as defaults."""
+
+    sigma: float = 0.1
+    first: float = 0.7  # share of the horizon that trains the base
+    posterior_steps: int = 30  # of ABP's chains
+    posterior_step_size: float = 0.1
+    updates: int = 6  # M gradient steps of the amortiser
+    p_uncond: float = 0.2
+    decoder_rate: float = 2e-4  # of the base
+    amortiser_rate: float = 2e-4
+    amortiser_weight_decay: float = 1e-4
+    beta1: float = 0.5
+    decay: str = "step"
+    horizon: int = 200_000  # iterations of both stages together
+    clip: float = 100.0
+    test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class LatentDiffusion(SecondStage):
+    """Pre-trains `base_type`, then distils its posterior samples into an amortiser.
+
+    The second stage minimises the denoising loss (`Amortiser.loss`, equation 7) of q(z | x) and
+    q(z) on draws z of the base's posterior of x. Unlike in Algorithm 1, what is learned about q
+    never comes back to the decoder, nor to where the draws start. Samples are g(z) with z ~ q(z);
+    inference is q(z | x) and `test_steps` moves on the base's posterior. Until the second stage
+    has begun, both are the base's own.
+
+    Args:
+        base: the learner to pre-train, with its decoder in `model`.
+        amortiser: q(z | x) and q(z); its encoder embeds images.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
+    """
+
+    settings_type: ClassVar[Any] = Settings
+    second_sources: ClassVar[tuple[str, ...]] = ("amortiser",)
+    base_type: ClassVar[type[Learner]]
+
+    def __init__(
+        self,
+        base: Learner,
+        amortiser: Amortiser,
+        settings: Settings,
+        networks: Networks | None = None,
+    ) -> None:
+        super().__init__(base, settings, networks)
+        s = settings
+        self.amortiser = amortiser
+        optimiser = torch.optim.AdamW(
+            list(amortiser.parameters()),
+            lr=s.amortiser_rate,
+            weight_decay=s.amortiser_weight_decay,
+            **adam(s),
+        )
+        self.own("amortiser", optimiser, self.second_rate(s.amortiser_rate))
+
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        """A fresh learner with these networks and these settings."""
+        horizon = max(cls.begins_at(settings), 1)
+        first = shared_settings(settings, cls.base_type.settings_type, horizon=horizon)
+        base = cls.base_type.build(networks, first)
+        return cls(base, networks.build_amortiser(), settings, networks)
+
+    def learn(
+        self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
+    ) -> Metrics:
+        s = self.settings
+        for _ in range(s.updates):
+            loss = self.amortiser.loss(z, x, p_uncond=s.p_uncond, generator=generator)
+            norm = self.update("amortiser", loss)
+        return {
+            "amortiser_loss": loss.detach(),
+            "amortiser_gradient": norm,
+            "z_norm": z.square().mean(),
+        }
+
+    def draw_prior(
+        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """z ~ q(z), ``(n, d)``."""
+        return self.amortiser.sample(n, generator=generator)
+
+    def infer(
+        self,
+        x: Tensor,
+        *,
+        steps: int | None = None,
+        noise: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Latent points of images, ``(B, d)``: q(z | x), then `steps` posterior moves.
+
+        Args:
+            x: images, ``(B, C, H, W)`` in [-1, 1].
+            steps: the settings' `test_steps` by default.
+            noise: False climbs to the posterior's nearest mode, True samples.
+            generator: source of all randomness.
+        """
+        if not self.ready:
+            return super().infer(x, generator=generator)
+        z = self.amortiser.sample(x=x, generator=generator)
+        kernel = Langevin(self.settings.posterior_step_size, noise=noise)
+        moves = self.settings.test_steps if steps is None else steps
+        return kernel.run(z, self.model.posterior(x), generator, steps=moves)[0].z
+
+    @torch.no_grad()
+    def reconstruct(
+        self, x: Tensor, *, generator: torch.Generator | None = None, **options: Any
+    ) -> Tensor:
+        """g(z) at inferred z, of the shape of x; options are those of `infer`."""
+        return self.model.decoder(self.infer(x, generator=generator, **options))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """-log p~(z, x) at an inferred z, ``(B,)``: higher is more anomalous."""
+        return -self.model.log_joint(self.infer(x, generator=generator), x)
+
+
+class VAEDiffusion(LatentDiffusion):
+    """In the latent space of a VAE: z ~ N(m(x), diag v(x)), drawn anew for each batch."""
+
+    name: ClassVar[str] = "damc-vae"
+    about: ClassVar[str] = "diffusion amortiser in the latent space of a pre-trained VAE"
+    base_type: ClassVar[type[Learner]] = VAE
+
+
+class ABPDiffusion(LatentDiffusion):
+    """In the latent space of ABP: z from the images' chains, which go on under a fixed decoder."""
+
+    name: ClassVar[str] = "damc-abp"
+    about: ClassVar[str] = "diffusion amortiser in the latent space of a pre-trained ABP"
+    base_type: ClassVar[type[Learner]] = ABP

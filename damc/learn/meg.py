@@ -1,0 +1,178 @@
+"""MEG: an energy of images, and a decoder of maximal entropy that samples it.
+
+Kumar, Ozair, Goyal, Courville and Bengio, "Maximum Entropy Generators for Energy-Based Models",
+2019. A data-space peer of DAMC: no latent prior is learned and no chain is run.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MEG", "Settings"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from damc.errors import BadInput
+from damc.learn.learner import Learner, Metrics, Rate
+from damc.nets.joint import Joint, image_energy, without_norm
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every choice of MEG, the authors' code for anomalies among MNIST as defaults."""
+
+    score_penalty: float = 100.0  # lambda; 10 for natural images
+    information: float = 1.0  # weight of the bound on the decoder's entropy
+    energy_updates: int = 5  # of the energy for each one of the decoder
+    decoder_rate: float = 1e-4  # of the statistics network as well
+    energy_rate: float = 1e-4
+    beta1: float = 0.5
+    beta2: float = 0.9
+    decay: str = "step"
+    horizon: int = 1  # of decay = "cosine"
+    clip: float = 100.0
+
+    def __post_init__(self) -> None:
+        for name in ("energy_updates", "horizon"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("decoder_rate", "energy_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("score_penalty", "information"):
+            if not getattr(self, name) >= 0:
+                raise BadInput(f"{name} must not be negative, got {getattr(self, name)}")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise BadInput(f"beta1 and beta2 lie in [0, 1), got {self.beta1} and {self.beta2}")
+        if self.decay not in ("step", "cosine"):
+            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
+
+
+class MEG(Learner):
+    """Maximum-entropy generators: energy E(x), decoder g(z) with z ~ N(0, I), statistics H(x, z).
+
+    The energy falls on data and rises on the decoder's images, and is flat at the data:
+
+        E:     mean E(x) - mean E(g(z)) + score_penalty mean |grad_x E(x)|^2
+
+    with the squared gradient summed over channels and averaged over pixels. The decoder goes where
+    the energy is low and keeps its images different: its entropy is the mutual information of z and
+    g(z), of which H, which tells true pairs from pairs with z permuted, gives a lower bound (Hjelm
+    et al. 2019):
+
+        g, H:  mean E(g(z)) + information BCE(H(g(z), z) is true, H(g(z), z permuted) is not)
+
+    One iteration is `energy_updates` of the first on one batch of data, with new images of the
+    decoder in each, and one of the second. (The authors' code takes a new batch each time.)
+
+    Args:
+        decoder: g, from z `(B, d)` to images.
+        energy: E, from images to `(B,)`.
+        statistics: H, from images and latent points to logits `(B,)`.
+        latent: d.
+        settings: the choices above.
+        networks: the description from which the networks were built, kept in `config`.
+    """
+
+    name: ClassVar[str] = "meg"
+    about: ClassVar[str] = "energy of images with a decoder of maximal entropy, for anomalies"
+    settings_type: ClassVar[Any] = Settings
+
+    def __init__(
+        self,
+        decoder: nn.Module,
+        energy: nn.Module,
+        statistics: nn.Module,
+        latent: int,
+        settings: Settings | None = None,
+        networks: Networks | None = None,
+    ) -> None:
+        s = settings or Settings()
+        super().__init__(s, networks)
+        self.decoder, self.energy, self.statistics = decoder, energy, statistics
+        self.latent = latent
+        self.clip = s.clip
+        self._learn("energy", s.energy_rate, energy)
+        self._learn("decoder", s.decoder_rate, decoder, statistics)
+
+    @classmethod
+    def build(cls, networks: Networks, settings: Any) -> MEG:
+        """A fresh learner; energy and statistics see images through layers like the encoder's."""
+        size = networks.amortiser["embedding"]
+        decoder = networks.build_decoder()
+        energy = image_energy(without_norm(networks.build_encoder()), size)
+        statistics = Joint(without_norm(networks.build_encoder()), size, networks.latent)
+        return cls(decoder, energy, statistics, networks.latent, settings, networks)
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        s = self.settings
+
+        # The energy: lower on data, higher on the decoder's images, flat around the data.
+        with torch.no_grad():
+            fakes = self.decoder(self._noise(s.energy_updates * len(x), generator))
+        x = x.detach().requires_grad_(s.score_penalty > 0)
+        for fake in fakes.chunk(s.energy_updates):
+            real = self.energy(x)
+            difference = real.mean() - self.energy(fake).mean()
+            score = score_norm(real, x) if s.score_penalty > 0 else real.new_zeros(())
+            norm = self.update("energy", difference + s.score_penalty * score)
+        metrics = {
+            "energy_positive": real.detach().mean(),
+            "energy_difference": difference.detach(),
+            "score": score.detach(),
+            "energy_gradient": norm,
+        }
+
+        # The decoder: towards low energy, with as much information about z as it can keep.
+        z = self._noise(len(x), generator)
+        other = z[torch.randperm(len(z), generator=generator, device=z.device)]
+        fake = self.decoder(z)
+        true, false = self.statistics(fake.repeat(2, 1, 1, 1), torch.cat([z, other])).chunk(2)
+        information = (F.softplus(-true).mean() + F.softplus(false).mean()) / 2
+        loss = self.energy(fake).mean() + s.information * information
+        metrics["information_loss"] = information.detach()
+        metrics["decoder_gradient"] = self.update("decoder", loss)
+
+        self.iteration += 1
+        return metrics
+
+    @torch.no_grad()
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
+        images: Tensor = self.decoder(self._noise(n, generator))
+        return images
+
+    @torch.no_grad()
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """E(x), ``(B,)``: higher is more anomalous. Nothing in it is random."""
+        energy: Tensor = self.energy(x)
+        return energy
+
+    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
+        like = next(self.decoder.parameters())
+        return torch.randn(
+            n, self.latent, generator=generator, dtype=like.dtype, device=like.device
+        )
+
+    def _learn(self, name: str, rate: float, *modules: nn.Module) -> None:
+        s = self.settings
+        parameters = [p for module in modules for p in module.parameters()]
+        adam = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), foreach=True)
+        self.own(name, adam, Rate(rate, s.decay, s.horizon))
+
+
+def score_norm(energy: Tensor, x: Tensor) -> Tensor:
+    """|grad_x E(x)|^2, summed over channels and averaged over pixels and images: one number.
+
+    Args:
+        energy: E(x) ``(B,)``, computed from x.
+        x: images ``(B, C, H, W)`` that require a gradient.
+    """
+    (score,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+    return score.square().sum(1).mean()

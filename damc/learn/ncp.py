@@ -1,0 +1,162 @@
+"""The noise-contrastive prior: a VAE whose prior is corrected by a classifier of its codes.
+
+Aneja, Schwing, Kautz and Vahdat, "A Contrastive Learning Approach for Training Variational
+Autoencoder Priors", NeurIPS 2021. No public code is known; where the paper is silent the choices
+are ours.
+"""
+
+from __future__ import annotations
+
+__all__ = ["NCPVAE", "Settings", "contrast"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from damc.density import EnergyPrior
+from damc.langevin import Langevin
+from damc.learn.learner import Metrics
+from damc.learn.settings import adam, check_settings, shared_settings
+from damc.learn.stages import SecondStage
+from damc.learn.vae import VAE
+from damc.learn.vae import Settings as VAESettings
+from damc.nets import mlp_energy
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of the noise-contrastive prior."""
+
+    sigma: float = 0.5**0.5
+    first: float = 0.7  # share of the horizon that trains the VAE
+    proposals: int = 1000  # points of N(0, I) from which one is resampled
+    prior_step_size: float = 0.4  # of the source "energy"
+    langevin_steps: int = 100
+    decoder_rate: float = 2e-4  # of the VAE
+    energy_rate: float = 1e-4  # of the classifier
+    beta1: float = 0.5
+    decay: str = "step"
+    horizon: int = 200_000  # iterations of both stages together
+    clip: float = 100.0
+    score_draws: int = 10
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class NCPVAE(SecondStage):
+    """A VAE, then a classifier D between its codes and N(0, I), which becomes its prior.
+
+    With D(z) = sigmoid(-E(z)), the second stage minimises
+
+        -E_x E_q(z|x) log D(z) - E_N(0,I) log(1 - D(z)),
+
+    whose optimum is exp(-E(z)) = D / (1 - D) = r(z), the density ratio of the codes of all
+    images, the aggregate posterior, to N(0, I). The prior is p(z) = r(z) N(z; 0, I), the energy
+    prior of the rest of this library, here learned without a chain.
+
+    Samples: "resampling" draws `proposals` points of N(0, I) for each and keeps one of them with
+    probability proportional to r, "energy" runs Langevin on p(z) from N(0, I), "gaussian" leaves
+    the correction out.
+
+    Args:
+        base: the VAE.
+        energy: E, any module from z ``(B, d)`` to ``(B,)``.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
+    """
+
+    name: ClassVar[str] = "ncp-vae"
+    about: ClassVar[str] = "VAE, then a noise-contrastive prior on its codes"
+    settings_type: ClassVar[Any] = Settings
+    second_sources: ClassVar[tuple[str, ...]] = ("resampling", "energy")
+
+    def __init__(
+        self,
+        base: VAE,
+        energy: nn.Module,
+        settings: Settings,
+        networks: Networks | None = None,
+    ) -> None:
+        super().__init__(base, settings, networks)
+        s = settings
+        self.prior = EnergyPrior(energy)
+        self.kernel = Langevin(s.prior_step_size, s.langevin_steps)
+        optimiser = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
+        self.own("energy", optimiser, self.second_rate(s.energy_rate))
+
+    @classmethod
+    def build(cls, networks: Networks, settings: Any) -> NCPVAE:
+        """A fresh learner with these networks and these settings."""
+        horizon = max(cls.begins_at(settings), 1)
+        base = VAE.build(networks, shared_settings(settings, VAESettings, horizon=horizon))
+        energy = networks.build_energy() or mlp_energy(networks.latent)
+        return cls(base, energy, settings, networks)
+
+    def learn(
+        self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
+    ) -> Metrics:
+        noise = torch.empty_like(z).normal_(generator=generator)
+        e_pos, e_neg = self.energy(torch.cat([z, noise])).chunk(2)
+        loss = contrast(e_pos, e_neg)
+        return {
+            "contrast": loss.detach(),
+            "energy_positive": e_pos.detach().mean(),
+            "energy_difference": (e_pos.mean() - e_neg.mean()).detach(),
+            "energy_gradient": self.update("energy", loss),
+        }
+
+    @property
+    def energy(self) -> nn.Module:
+        """E = -log r."""
+        assert self.prior.energy is not None
+        return self.prior.energy
+
+    def draw_prior(
+        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """z of the corrected prior, ``(n, d)``."""
+        d, m = self.model.latent, self.settings.proposals
+        weight = next(self.energy.parameters())
+        if source == "energy":
+            z = weight.new_empty(n, d).normal_(generator=generator)
+            return self.kernel.run(z, self.prior, generator, steps=steps)[0].z
+        kept = []
+        together = max(1, 100_000 // m)  # so many points at a time bound the memory
+        for start in range(0, n, together):
+            z = weight.new_empty(min(together, n - start), m, d).normal_(generator=generator)
+            energy = self.energy(z.flatten(0, 1)).view(z.shape[:2])
+            # Of points with Gumbel noise added to their log-weights, the largest is a fair draw.
+            gumbel = -torch.empty_like(energy).exponential_(generator=generator).log()
+            kept.append(z[torch.arange(len(z)), (gumbel - energy).argmax(1)])
+        return torch.cat(kept)
+
+    @torch.no_grad()
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The bound on -log p(x) under the corrected prior, which adds E_q(z|x) E(z), ``(B,)``."""
+        score = super().anomaly_score(x, generator=generator)
+        if not self.ready:
+            return score
+        draws = self.settings.score_draws
+        index = torch.arange(len(x))
+        for _ in range(draws):
+            score += self.energy(self.base.codes(x, index, generator)) / draws
+        return score
+
+
+def contrast(e_pos: Tensor, e_neg: Tensor) -> Tensor:
+    """The logistic loss of E, -log D(z_pos) - log(1 - D(z_neg)) with D = sigmoid(-E).
+
+    2 log 2 is what E = 0 gets, a classifier that knows nothing.
+
+    Args:
+        e_pos: energies of points of the target, ``(B,)``.
+        e_neg: energies of points of the noise, ``(B,)``.
+    """
+    return softplus(e_pos).mean() + softplus(-e_neg).mean()

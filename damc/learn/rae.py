@@ -1,0 +1,192 @@
+"""The regularised auto-encoder: no noise, a smooth decoder, a density of the codes afterwards.
+
+Ghosh, Sajjadi, Vergari, Black and Schoelkopf, "From Variational to Deterministic Autoencoders",
+ICLR 2020.
+"""
+
+from __future__ import annotations
+
+__all__ = ["RAE", "Settings"]
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from damc.errors import BadInput
+from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.mixture import GaussianMixture
+from damc.learn.settings import adam, check_settings
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of the RAE; the defaults are its authors' for CIFAR-10 with weight decay."""
+
+    regulariser: str = "l2"  # of the decoder; "gradient", "spectral" or "none"
+    beta: float = 1e-3  # weight of the mean of z^2; theirs: 0.03 with "spectral", 0.01 with "none"
+    strength: float = 1e-6  # weight of the regulariser; theirs with "gradient": 1e-7
+    components: int = 10  # of the mixture
+    ring: int = 10_000  # how many of the latest codes the mixture is fitted to
+    first: float = 0.9  # share of the horizon after which samples come from the whole mixture
+    decoder_rate: float = 5e-4  # of encoder and decoder
+    beta1: float = 0.9
+    decay: str = "step"
+    horizon: int = 200_000
+    clip: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.regulariser not in ("l2", "gradient", "spectral", "none"):
+            raise BadInput(
+                f"regulariser must be l2, gradient, spectral or none, got {self.regulariser!r}"
+            )
+
+
+class RAE(Learner):
+    """A deterministic auto-encoder z = e(x), x ~ g(z), learned by
+
+        mean over pixels of (x - g(z))^2 + beta mean(z^2) + strength R(g),
+
+    for images in [0, 1] as its authors have them. R is the sum of squares of the decoder's
+    weights ("l2"), or |dg/dz|^2, the sum of squares of the Jacobian, estimated without bias
+    along one random direction ("gradient"); "spectral" has no R but a decoder whose layers are
+    divided by their largest singular values. The loss is the above times 4 n, for images in
+    [-1, 1] of n pixels: then its first term is the squared error of every other method.
+
+    Afterwards a mixture of Gaussians is fitted to the codes of the training images, here the
+    latest `ring` of them, and samples are g(z) with z from the mixture. Before `first` of the
+    horizon, when the codes still move, samples come from a single Gaussian fitted to them; before
+    the first iteration from N(0, I).
+
+    Args:
+        encoder: e, any module from x ``(B, ...)`` to ``(B, d)``.
+        decoder: g, any module from z ``(B, d)`` to x.
+        latent: d.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
+    """
+
+    name: ClassVar[str] = "rae"
+    about: ClassVar[str] = "regularised auto-encoder, and a mixture of Gaussians on its codes"
+    settings_type: ClassVar[Any] = Settings
+    ring: Tensor
+    written: Tensor
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        latent: int,
+        settings: Settings | None = None,
+        networks: Networks | None = None,
+    ) -> None:
+        s = settings or Settings()
+        super().__init__(s, networks)
+        if s.regulariser == "spectral":
+            for layer in list(decoder.modules()):
+                if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+                    spectral_norm(layer)
+        self.encoder, self.decoder, self.clip = encoder, decoder, s.clip
+        self.register_buffer("ring", torch.zeros(s.ring, latent))
+        self.register_buffer("written", torch.zeros((), dtype=torch.long))
+        self._density: tuple[int, GaussianMixture] | None = None
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
+        optimiser = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
+        self.own("autoencoder", optimiser, Rate(s.decoder_rate, s.decay, s.horizon))
+
+    @classmethod
+    def build(cls, networks: Networks, settings: Any) -> RAE:
+        """A fresh learner with these networks and these settings."""
+        head = nn.Linear(networks.amortiser["embedding"], networks.latent)
+        encoder = nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
+        return cls(encoder, networks.build_decoder(), networks.latent, settings, networks)
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        s, n = self.settings, x[0].numel()
+        z = self.encoder(x)
+        image = self.decoder.train()(z)
+        error = (x - image).square().flatten(1).sum(1).mean()
+        size = z.square().mean()
+        penalty = self._penalty(z, image, generator)
+        loss = error + 4 * n * (s.beta * size + s.strength * penalty)
+        norm = self.update("autoencoder", loss)
+        self._remember(z.detach())
+        self.iteration += 1
+        return {
+            "mse": error.detach() / n,
+            "z_norm": size.detach(),
+            "penalty": penalty.detach(),
+            "autoencoder_gradient": norm,
+        }
+
+    def decode(self, z: Tensor) -> Tensor:
+        """g(z); looking at the model must not move the spectral norm's power iteration."""
+        image: Tensor = self.decoder.eval()(z)
+        return image
+
+    def density(self) -> GaussianMixture:
+        """The mixture fitted to the latest codes, kept until the next iteration changes them."""
+        s = self.settings
+        components = s.components if self.iteration >= s.first * s.horizon else 1
+        if self._density is None or self._density[0] != components:
+            codes = self.ring[: min(int(self.written), len(self.ring))]
+            self._density = components, GaussianMixture.fit(codes, components)
+        return self._density[1]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The way to draw from this model."""
+        return ("mixture",)
+
+    @torch.no_grad()
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """g(z) of z from the mixture, ``(n, C, H, W)``."""
+        return self.decode(self.sample_latent(n, generator=generator))
+
+    @torch.no_grad()
+    def sample_latent(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """z from the mixture, ``(n, d)``."""
+        if int(self.written) < 2:
+            return self.ring.new_empty(n, self.ring.shape[1]).normal_(generator=generator)
+        return self.density().sample(n, generator)
+
+    @torch.no_grad()
+    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """e(x), ``(B, d)``."""
+        return self.encoder(x)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """g(e(x)), of the shape of x."""
+        return self.decode(self.infer(x))
+
+    def _penalty(self, z: Tensor, image: Tensor, generator: torch.Generator | None) -> Tensor:
+        """R(g)."""
+        kind = self.settings.regulariser
+        if kind == "l2":
+            weights = [p for p in self.decoder.parameters() if p.ndim > 1]
+            return torch.stack([w.square().sum() for w in weights]).sum()
+        if kind == "gradient":
+            # E |J^T v|^2 = |J|^2 for v ~ N(0, I); half of J, since [0, 1] is half as wide.
+            v = torch.empty_like(image).normal_(generator=generator)
+            (row,) = torch.autograd.grad(image, z, v / 2, create_graph=True)
+            return row.square().sum(1).mean()
+        return z.new_zeros(())
+
+    def _remember(self, z: Tensor) -> None:
+        z = z[-len(self.ring) :].to(self.ring)
+        where = (self.written + torch.arange(len(z), device=z.device)) % len(self.ring)
+        self.ring[where] = z
+        self.written += len(z)
+        self._density = None
+
+
+def _forget(learner: nn.Module, _: Any) -> None:
+    """Other codes have come: a density fitted to the old ones no longer holds."""
+    learner._density = None  # type: ignore[assignment]

@@ -1,0 +1,76 @@
+"""Short-run inference: a decoder learned from short posterior chains from noise.
+
+Nijkamp, Pang, Han, Zhou, Zhu and Wu, "Learning Multi-layer Latent Variable Model via Variational
+Optimization of Short Run MCMC for Approximate Inference", ECCV 2020.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SRI", "HierarchicalSRI", "Settings"]
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from damc.learn.chains import ChainLearner, ChainSettings
+from damc.model import LatentModel
+from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
+
+if TYPE_CHECKING:
+    from damc.networks import Networks
+
+
+@dataclass(frozen=True)
+class Settings(ChainSettings):
+    """Choices of SRI; the defaults are its authors' for 5 layers on CelebA at 32 pixels.
+
+    They use fixed step sizes in the code, and so does this; the paper tunes them variationally.
+    """
+
+    sigma: float = 0.15
+    posterior_steps: int = 25
+    posterior_step_size: float = 0.05
+    decoder_rate: float = 8e-5
+    inference_steps: int = 100  # noiseless posterior moves from N(0, I) at test time
+
+
+class SRI(ChainLearner):
+    """A decoder under N(0, I), by
+
+        down the gradient of  E |x - g(z)|^2,    z ~ p(z | x) by a short chain from N(0, I).
+
+    It is LEBM without an energy, and ABP without memory.
+    """
+
+    name: ClassVar[str] = "sri"
+    about: ClassVar[str] = "Gaussian prior; short posterior chains from noise"
+    settings_type: ClassVar[Any] = Settings
+    with_energy: ClassVar[bool] = False
+
+
+class HierarchicalSRI(SRI):
+    """SRI with a decoder of 5 layers of latent variables, SRI (L = 5).
+
+    z = (z_1, ..., z_5), each part N(0, I), is one vector to the chains, longer than the networks'
+    latent size: of the paper's 416 numbers if that is 100, else in proportion. The top part passes
+    through every layer, each further part joins one layer lower (`damc.nets.hierarchy`). Where
+    the networks have a convolutional decoder, it is the paper's five-layer one instead; else the
+    layers stand before the networks' own decoder.
+    """
+
+    name: ClassVar[str] = "sri-l5"
+    about: ClassVar[str] = "SRI with five layers of latent variables"
+
+    @classmethod
+    def build(cls, networks: Networks, settings: Any) -> HierarchicalSRI:
+        """A fresh learner with five layers of latent variables."""
+        sizes = layer_sizes(networks.latent)
+        decoder = hierarchical_decoder(networks, sizes)
+        return cls(LatentModel(decoder, None, sum(sizes), settings.sigma), settings, networks)
+
+
+def hierarchical_decoder(networks: Networks, sizes: tuple[int, ...]) -> Hierarchy:
+    """A decoder of latent parts of these sizes, of the kind that the networks describe."""
+    if networks.decoder["kind"] == "conv":
+        return conv_hierarchy(sizes, networks.shape)
+    width = 2 * networks.latent
+    return mlp_hierarchy(sizes, width, replace(networks, latent=width).build_decoder())

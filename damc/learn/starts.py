@@ -1,0 +1,121 @@
+"""Where the chains of an iteration start: at noise, where they last ended, or at an amortiser.
+
+This is what sets the MCMC family apart. A start draws ``(B, d)`` points for a batch, and is told
+afterwards where the chains ended; only persistent ones listen.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AmortisedStarts", "NoiseStarts", "PersistentStarts", "Starts", "standard_normal"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from damc.amortise import Amortiser
+
+
+class Starts:
+    """Starts without a memory; a subclass writes `draw`."""
+
+    def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Starts ``(B, d)`` of chains for images x ``(B, C, H, W)`` at places `index` ``(B,)``."""
+        raise NotImplementedError
+
+    def keep(self, index: Tensor, z: Tensor) -> None:
+        """Hears where those chains ended, ``(B, d)``."""
+
+    def resume_state(self) -> dict[str, Any]:
+        """What the next draw depends on; empty if nothing."""
+        return {}
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        """Takes back what `resume_state` gave."""
+
+
+class NoiseStarts(Starts):
+    """Fresh N(0, I) every time: short-run chains (Nijkamp et al. 2020, Pang et al. 2020)."""
+
+    def __init__(self, latent: int) -> None:
+        self.latent = latent
+
+    def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Standard normal points, ``(B, d)``."""
+        return standard_normal(x, self.latent, generator)
+
+
+class PersistentStarts(Starts):
+    """Where the chain of the same index ended last, and N(0, I) at its first visit.
+
+    Warm starts of ABP (Han et al. 2017) with the place of an image in the data set as index;
+    persistent contrastive divergence (Tieleman 2008) with the place in the batch. Storage grows
+    with the largest index met. An image and its mirror image share a chain, and a stream of
+    batches, which never repeats an index, has no chain to go on with. Of several processes each
+    keeps the chains of the images it meets itself, and a run folder those of the first.
+
+    On a first visit the draw is that of `NoiseStarts`, bit for bit; later ones use up as much
+    randomness, so that both kinds of learner see the same noise along their chains.
+    """
+
+    def __init__(self, latent: int) -> None:
+        self.latent = latent
+        self.z = torch.empty(0, latent)  # ends, (N, d)
+        self.known = torch.empty(0, dtype=torch.bool)  # which of them were visited, (N,)
+
+    def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The last ends of these chains, ``(B, d)``."""
+        noise = standard_normal(x, self.latent, generator)
+        self._grow(index, noise)
+        place = index.to(self.z.device)
+        return torch.where(self.known[place, None], self.z[place], noise)
+
+    def keep(self, index: Tensor, z: Tensor) -> None:
+        """Remembers the ends of these chains."""
+        self._grow(index, z)
+        place = index.to(self.z.device)
+        self.z[place] = z.detach()
+        self.known[place] = True
+
+    def resume_state(self) -> dict[str, Any]:
+        """Every chain's end, and which chains have one."""
+        return {"z": self.z, "known": self.known}
+
+    def load_resume_state(self, state: dict[str, Any]) -> None:
+        """Goes on with the chains of an earlier `resume_state`."""
+        self.z, self.known = state["z"].clone(), state["known"].clone()
+
+    def _grow(self, index: Tensor, like: Tensor) -> None:
+        """Makes room up to the largest index, on the device and in the type of the chains."""
+        self.z, self.known = self.z.to(like), self.known.to(like.device)
+        missing = int(index.max()) + 1 - len(self.z)
+        if missing > 0:
+            self.z = torch.cat([self.z, self.z.new_zeros(missing, self.z.shape[1])])
+            self.known = torch.cat([self.known, self.known.new_zeros(missing)])
+
+
+class AmortisedStarts(Starts):
+    """Samples of an amortiser: q(z | x), or q(z) if not `conditional`.
+
+    Args:
+        amortiser: the sampler, in Algorithm 1 the slow copy of the one that learns.
+        solver: how it is sampled.
+        steps: evaluations of its denoiser.
+        conditional: whether it sees the images.
+    """
+
+    def __init__(
+        self, amortiser: Amortiser, solver: str, steps: int, *, conditional: bool = True
+    ) -> None:
+        self.amortiser, self.conditional = amortiser, conditional
+        self.options: dict[str, Any] = {"solver": solver, "steps": steps}
+
+    def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Samples for the images, ``(B, d)``."""
+        n, context = (None, x) if self.conditional else (len(x), None)
+        return self.amortiser.sample(n, context, generator=generator, **self.options)
+
+
+def standard_normal(x: Tensor, latent: int, generator: torch.Generator | None) -> Tensor:
+    """A point of N(0, I) for every image of a batch, ``(B, d)``, in its type and on its device."""
+    return torch.empty(len(x), latent, dtype=x.dtype, device=x.device).normal_(generator=generator)

@@ -1,0 +1,143 @@
+"""A table of results as data: its cells, what is measured in each, the paper's figures."""
+
+from __future__ import annotations
+
+__all__ = ["Cell", "Measure", "Options", "Result", "Table", "slug"]
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from damc.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person may choose about a table; None leaves the table's own choice.
+
+    Attributes:
+        scale: "small" for a laptop, "paper" for the paper's networks and iterations.
+        methods: which rows.
+        data: which data sets.
+        digits: which held-out digits.
+        seeds: each cell is run once for each.
+        minutes: wall-clock of training in each cell.
+        iterations: of training in each cell, instead of `minutes`.
+        images: how many are drawn to measure distances.
+        features: what distances are measured on.
+        inception: the Inception file.
+        data_root: folder of the named data sets.
+        threads: of each process.
+    """
+
+    scale: str = "small"
+    methods: tuple[str, ...] | None = None
+    data: tuple[str, ...] | None = None
+    digits: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] = (0,)
+    minutes: float | None = None
+    iterations: int | None = None
+    images: int | None = None
+    features: str | None = None
+    inception: str | None = None
+    data_root: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    Attributes:
+        row: what is compared, such as a method.
+        column: on what, such as a data set.
+        seed: of everything random in it.
+        plan: plain values that say the rest; a finished cell is only used again under the same.
+    """
+
+    row: str
+    column: str
+    seed: int
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{slug(self.column)}--{slug(self.row)}--seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished cell measured."""
+
+    cell: Cell
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of a cell: its key in `Result.figures`, its title, and which way is better."""
+
+    key: str
+    title: str
+    lower: bool = True
+
+
+class Table:
+    """A table that `damc reproduce` can make.
+
+    Attributes:
+        name: on the command line.
+        about: one line.
+        uses: the `Options` it reads besides `seeds`, `data_root` and `threads`; others are refused.
+        measures: what each cell gives, the most important first.
+        across: "columns" prints one table of the first measure with a column for each
+            `Cell.column`; "measures" prints a table for each `Cell.column`.
+        paper: the paper's figures by (row, column, measure).
+        note: a sentence under the table.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    uses: ClassVar[frozenset[str]]
+    measures: ClassVar[tuple[Measure, ...]]
+    across: ClassVar[str] = "measures"
+    paper: ClassVar[Mapping[tuple[str, str, str], float]] = {}
+    note: ClassVar[str] = ""
+
+    def cells(self, options: Options) -> list[Cell]:
+        """Every run that the table consists of."""
+        raise NotImplementedError
+
+    def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
+        """Does one cell in its folder; called again after an interruption, it goes on there."""
+        raise NotImplementedError
+
+    def remarks(self, options: Options) -> str:
+        """What stands under the table."""
+        return self.note
+
+    def check(self, options: Options) -> None:
+        """Refuses options that this table would not read."""
+        always = {"seeds", "data_root", "threads"}
+        for name, default in vars(Options()).items():
+            given = getattr(options, name) != default
+            if given and name not in self.uses | always:
+                raise BadInput(f"the table {self.name} has no option --{name.replace('_', '-')}")
+        if options.scale not in ("small", "paper"):
+            raise BadInput(f"scale is small or paper, got {options.scale!r}")
+        if not options.seeds:
+            raise BadInput("at least one seed is wanted")
+        for name in ("minutes", "iterations", "images", "threads"):
+            value = getattr(options, name)
+            if value is not None and not value > 0:
+                raise BadInput(f"{name} must be positive, got {value}")
+        if options.minutes is not None and options.iterations is not None:
+            raise BadInput("give minutes or iterations, not both")
+
+
+def slug(text: str) -> str:
+    """A name for a folder."""
+    return re.sub(r"[^A-Za-z0-9.=_]+", "-", text).strip("-") or "cell"

@@ -1,0 +1,119 @@
+"""Train what inversion learns, in a run folder that holds the decoder too."""
+
+from __future__ import annotations
+
+__all__ = ["SMALL", "InversionTraining"]
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from damc.errors import BadInput
+from damc.files import to_safetensors
+from damc.learn.inversion import Inversion
+from damc.learn.inversion_networks import InversionNetworks
+from damc.learn.inversion_settings import InversionSettings
+from damc.nets.stylegan import StyleDecoder
+from damc.nets.stylegan_encoder import StyleEncoder
+from damc.nets.vgg import VGG16
+from damc.run import Run
+from damc.tasks.origin import Origin
+from damc.train import fit
+
+SMALL = InversionSettings(
+    # Few-step starts, short noiseless chains and faster rates: a laptop's thousand iterations
+    # instead of the paper's 200,000.
+    encoder_iterations=1000,
+    warmup_iterations=100,
+    sampler="adam",
+    posterior_steps=10,
+    adam_rate=0.03,
+    prior_steps=20,
+    updates=3,
+    ema_rate=0.05,
+    ema_every=1,
+    start_solver="multistep",
+    start_steps=10,
+    encoder_rate=1e-3,
+    energy_rate=5e-4,
+    amortiser_rate=1e-3,
+)
+"""Settings for decoders below 128 pixels."""
+
+
+@dataclass(frozen=True)
+class InversionTraining:
+    """Everything that one training of inversion is told.
+
+    Attributes:
+        decoder: what is inverted; it is not changed.
+        folder: the run folder; a run that is there already goes on.
+        iterations: in total, counting those done before.
+        origin: the images to learn from.
+        seed: of the initial weights, the order of the images and every draw.
+        batch: images an iteration.
+        changes: settings to change, by name.
+        encoder: an in-domain encoder that is given, not trained.
+        vgg: the perceptual network; without one, pixels are compared.
+        networks: fields of `InversionNetworks` to change, by name.
+        loop: further options of `damc.fit`.
+    """
+
+    decoder: StyleDecoder
+    folder: Path
+    iterations: int
+    origin: Origin
+    seed: int = 0
+    batch: int = 32
+    changes: dict[str, Any] = field(default_factory=dict)
+    encoder: StyleEncoder | None = None
+    vgg: VGG16 | None = None
+    networks: dict[str, Any] = field(default_factory=dict)
+    loop: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> Inversion:
+        """Trains, and gives the learner."""
+        images = self.origin.train()
+        torch.manual_seed(self.seed)
+        learner = self.learner()
+        fit(
+            learner,
+            images,
+            iterations=self.iterations,
+            run=self.folder,
+            batch=self.batch,
+            seed=self.seed,
+            origin={**self.origin.settings, "decoder": _digest(self.decoder)},
+            # Where the images are is known from the first checkpoint on, not only at the end.
+            hook=lambda learner, run, k: self.origin.remember(self.folder),
+            hook_every=self.loop.get("checkpoint_every", 500),
+            **self.loop,
+        )
+        return learner.eval()
+
+    def learner(self) -> Inversion:
+        """The learner before its first iteration, calibrated unless the folder has a run."""
+        described = InversionNetworks.describe(
+            self.decoder, self.origin.shape, encoder=self.encoder, vgg=self.vgg, **self.networks
+        )
+        small = self.decoder.synthesis.layers < 12
+        settings = SMALL if small else InversionSettings()
+        if self.encoder is not None:
+            settings = replace(settings, encoder_iterations=0)
+        try:
+            settings = replace(settings, **self.changes)
+        except TypeError as error:
+            raise BadInput(f"inversion has no such setting: {error}") from error
+        problem = described.problem(self.decoder, self.vgg)
+        there = (self.folder / "config.json").is_file() and Run.open(self.folder).checkpoints()
+        if not there or self.encoder is not None:
+            problem.calibrate(torch.Generator().manual_seed(self.seed))
+        return described.learner(settings, problem, self.encoder)
+
+
+def _digest(decoder: StyleDecoder) -> str:
+    """16 hex digits that tell one decoder from another."""
+    return hashlib.sha256(to_safetensors(decoder.state_dict())).hexdigest()[:16]

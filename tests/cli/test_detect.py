@@ -1,0 +1,120 @@
+"""`damc detect`: a CSV, a picture and a table; bad input is one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from damc import AnomalyDetector
+from damc.data import load_images
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six test digits, and one picture of noise, as files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    x = load_images("digits", split="test").batch(torch.arange(6))
+    pixels = ((x[:, 0] + 1) * 127.5).round().to(torch.uint8).numpy()
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"digit{i}.png")
+    noise = np.random.default_rng(0).integers(0, 2, (8, 8)).astype(np.uint8) * 255
+    Image.fromarray(noise).save(folder / "noise.png")
+    return folder
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_detect_writes_scores_and_a_picture(
+    damc: Any, trained: Any, pictures: Path, tmp_path: Path
+) -> None:
+    words = ["detect", trained.folder, pictures, "--out", tmp_path, "--n", 2, "--samples", 1]
+    done = damc(*words)
+    assert done.code == 0 and "Traceback" not in done.err, done.err
+    rows = table(tmp_path / "scores.csv")
+    assert [Path(row["image"]).name for row in rows] == sorted(p.name for p in pictures.iterdir())
+    scores = {Path(row["image"]).name: float(row["score"]) for row in rows}
+    assert max(scores, key=scores.__getitem__) == "noise.png"
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["images"] == 7 and results["normal_images"] == 359
+    above = [name for name, score in scores.items() if score > results["threshold"]]
+    assert [int(row["anomalous"]) for row in rows] == [int(name in above) for name in scores]
+    assert results["anomalies"] == len(above)
+    assert Path(results["most_anomalous"][0]).name == "noise.png" and "noise.png" in done.out
+    with Image.open(tmp_path / "ends.png") as picture:
+        assert picture.height > 4 * 80 and picture.width > 2 * 80
+    # The command is the class: the same scores, and again the same.
+    detector = AnomalyDetector.from_run(trained.folder, samples=1)
+    x = load_images(pictures)
+    assert np.allclose(detector.decision_function(x), list(scores.values()), rtol=1e-4)
+    assert detector.threshold_ == pytest.approx(results["threshold"], rel=1e-5)
+
+
+def test_detect_takes_normal_images_and_a_quantile(
+    damc: Any, trained: Any, pictures: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "normal.npy", load_images("digits").batch(torch.arange(40)).numpy())
+    words = ["detect", trained.folder, tmp_path / "normal.npy", pictures / "noise.png"]
+    words += ["--normal", tmp_path / "normal.npy", "--quantile", 0.5, "--samples", 1]
+    done = damc(*words, "--out", tmp_path)
+    assert done.code == 0, done.err
+    rows = table(tmp_path / "scores.csv")
+    assert rows[3]["image"].endswith("normal.npy[3]") and rows[-1]["image"].endswith("noise.png")
+    # The threshold is the median of the very images that are scored.
+    assert sum(int(row["anomalous"]) for row in rows[:40]) in (19, 20)
+
+
+def test_detect_on_a_saved_detector(damc: Any, pictures: Path, tmp_path: Path) -> None:
+    x = ((load_images("digits").batch(torch.arange(30))[:, 0] + 1) * 127.5).round()
+    detector = AnomalyDetector(iterations=1, samples=1, random_state=0)
+    detector.fit(x.to(torch.uint8)).save(tmp_path / "run")
+    done = damc("detect", tmp_path / "run", pictures / "noise.png")
+    assert done.code == 0, done.err
+    rows = table(tmp_path / "run" / "detect" / "scores.csv")
+    noise = np.asarray(Image.open(pictures / "noise.png"))
+    assert float(rows[0]["score"]) == pytest.approx(
+        float(detector.decision_function(noise[None])[0]), rel=1e-4
+    )
+
+
+def test_bad_input_is_one_sentence(
+    damc: Any, trained: Any, copied: Path, pictures: Path, tmp_path: Path
+) -> None:
+    def refused(*words: object, said: str) -> None:
+        out = tmp_path / "out"
+        done = damc("detect", *words, "--out", out)
+        assert done.code == 2 and "Traceback" not in done.err, done
+        last = done.err.strip().splitlines()[-1]
+        assert last.startswith("damc: ") and said in last, last
+        assert not out.exists()
+
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "a.png").write_bytes((pictures / "noise.png").read_bytes()[:40])
+    np.save(tmp_path / "wide.npy", np.zeros((2, 8, 9), np.uint8))
+    np.save(tmp_path / "nan.npy", np.full((2, 8, 8), np.nan))
+    (tmp_path / "none").mkdir()
+    refused(trained.folder, broken, said="a.png")
+    refused(trained.folder, tmp_path / "wide.npy", said="1x8x9")
+    refused(trained.folder, tmp_path / "nan.npy", said="NaN")
+    refused(trained.folder, tmp_path / "none", said="holds no pictures")
+    refused(trained.folder, tmp_path / "missing.png", said="does not exist")
+    refused(trained.folder, pictures, "--quantile", 2, said="between 0 and 1")
+    refused(trained.folder, pictures, "--samples", 0, said="samples")
+    refused(trained.folder, pictures, "--n", 0, said="at least 1")
+    refused(tmp_path / "none", pictures, said="not a run folder")
+    (copied / "detector.json").write_text("{")
+    refused(copied, pictures, said="detector.json is damaged")
+    (copied / "detector.json").unlink()
+    for file in copied.rglob("weights.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+    refused(copied, pictures, said="only damaged checkpoints")
