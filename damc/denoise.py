@@ -159,7 +159,7 @@ class VectorDenoiser(nn.Module):
         h = block(3, h)
         for i in range(4, 7):
             h = block(i, torch.cat([F.leaky_relu_(h), skips.pop()], dim=-1))
-        return h + z
+        return h + z if self.residual else h
 
 
 def epsilon_loss(prediction: Tensor, eps: Tensor) -> Tensor:

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["bars", "curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
 
 
-def bars(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, label: str
-) -> Path:
+def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, label: str) -> Path:
     """Draw a panel of horizontal bars for each key: means, with every single value as a dot.
 
     Args:

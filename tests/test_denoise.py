@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks import plain
 from damc import BadInput
+from damc.amortise import Amortiser
 from damc.denoise import SOLVERS, VectorDenoiser, ancestral, epsilon_loss, solve
 from damc.noise import TruncatedCosine
 
@@ -172,3 +173,14 @@ def test_bad_input_is_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match="positive integers"):
         VectorDenoiser(0)
     assert set(SOLVERS) == {"ddim", "heun", "multistep"}
+
+
+def test_residual_adds_the_noisy_point_to_the_prediction() -> None:
+    torch.manual_seed(0)
+    net = VectorDenoiser(3, 8, capacity=0.1)
+    z, angle, condition = torch.randn(4, 3), torch.tensor(0.7), torch.randn(4, 8)
+    with torch.no_grad():
+        added = net(z, angle, condition)
+        net.residual = False
+        assert torch.allclose(added - z, net(z, angle, condition), atol=1e-6)
+    assert not Amortiser(3, residual=False).denoiser.residual

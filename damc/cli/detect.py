@@ -34,10 +34,10 @@ class Detect:
     quantile: Annotated[float | None, Option("Q")] = None
     """Share of normal images below the threshold; 0.95 if not given."""
 
-    score: Literal["calibrated", "joint", "authors", "reconstruction", "own"] | None = None
-    """Which score: calibrated, how far the error lies above that of normal images with as much
-    detail; joint, minus the log joint of the model; authors, that of the paper's code;
-    reconstruction, the squared error; own, the method's. calibrated if not given."""
+    score: Literal["auto", "calibrated", "joint", "authors", "reconstruction", "own"] = "auto"
+    """calibrated: how far the error lies above that of normal images with as much detail; joint:
+    minus the log joint of the model; authors: that of the paper's code; reconstruction: the squared
+    error; own: the method's; auto: what the detector was saved with, else calibrated."""
 
     samples: Annotated[int | None, Option("K")] = None
     """Posterior samples averaged for a score; 4 if not given."""
@@ -68,7 +68,7 @@ class Detect:
         start = time.monotonic()
         given: dict[str, Any] = {
             "quantile": self.quantile,
-            "score_kind": self.score,
+            "score_kind": None if self.score == "auto" else self.score,
             "samples": self.samples,
         }
         origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)

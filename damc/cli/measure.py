@@ -52,6 +52,9 @@ class Evaluate:
     reconstruct: Annotated[int | None, Option("N")] = None
     """Reconstruct only the first N unseen images; all if not given."""
 
+    no_floor: bool = False
+    """Leave out the distance of unseen images, which takes as long as a way of drawing."""
+
     seed: Annotated[int, Option("S")] = 0
     """One seed gives the same numbers again."""
 
@@ -91,6 +94,7 @@ class Evaluate:
             n=self.n,
             real=self.real,
             limit=self.reconstruct,
+            floor=not self.no_floor,
             seed=self.seed,
             progress=sys.stderr.isatty(),
         )

@@ -15,6 +15,7 @@ TABLES = {
     "ablation": "damc.reproduce.generation:Ablation",
     "latent-spaces": "damc.reproduce.generation:LatentSpaces",
     "anomaly": "damc.reproduce.anomaly:Anomaly",
+    "inversion": "damc.reproduce.inversion:InversionTable",
     "choices": "damc.reproduce.choices:Choices",
     "capacity": "damc.reproduce.scales:Capacity",
     "steps": "damc.reproduce.scales:Steps",

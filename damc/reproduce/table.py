@@ -111,6 +111,9 @@ class Table:
         """Every run that the table consists of."""
         raise NotImplementedError
 
+    def prepare(self, options: Options, out: Path) -> None:
+        """Does what several cells share, before the first of them; called again, it goes on."""
+
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         """Does one cell in its folder; called again after an interruption, it goes on there."""
         raise NotImplementedError

@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from damc.errors import BadInput, Diverged
 from damc.files import write_atomically
 from damc.reproduce.table import Cell, Options, Result, Table
@@ -54,6 +56,10 @@ def run_cells(
             waiting.append(cell)
         else:
             report(cell, "kept")
+    if waiting:
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        table.prepare(options, out)
     if processes == 1:
         for cell in waiting:
             report(cell, "starts")
@@ -67,8 +73,6 @@ def run_cells(
 
 def do_cell(table: Table, cell: Cell, options: Options, out: Path) -> None:
     """One cell, from where it stands to its ``result.json``."""
-    import torch
-
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     folder = out / "cells" / cell.name
