@@ -95,6 +95,7 @@ class Learner(nn.Module):
         """A learner set up by name (see `damc.presets`), with settings changed by keyword.
 
         Example:
+            >>> from damc import DAMC
             >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
             0.5
         """
