@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from damc.amortise import EMA
 from damc.errors import BadInput
 from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.settings import check_settings
 from damc.nets.joint import Joint, without_norm
 
 if TYPE_CHECKING:
@@ -45,12 +46,7 @@ class Settings:
     clip: float = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("ema_every", "horizon"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("decoder_rate", "amortiser_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
+        check_settings(self)
         if self.score not in SCORES:
             raise BadInput(f"score must be one of {', '.join(SCORES)}, got {self.score!r}")
         if not 0 <= self.alpha <= 1:
@@ -60,8 +56,6 @@ class Settings:
                 "dropout must lie in [0, 1) and gradient_penalty not be negative, got "
                 f"{self.dropout} and {self.gradient_penalty}"
             )
-        if self.decay not in ("step", "cosine"):
-            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
 
 
 class BiNetworks(nn.Module):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from damc.errors import BadInput
 from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.settings import check_settings
 from damc.nets.joint import Joint, image_energy, without_norm
 
 if TYPE_CHECKING:
@@ -39,19 +40,9 @@ class Settings:
     clip: float = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("energy_updates", "horizon"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("decoder_rate", "energy_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("score_penalty", "information"):
-            if not getattr(self, name) >= 0:
-                raise BadInput(f"{name} must not be negative, got {getattr(self, name)}")
+        check_settings(self)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise BadInput(f"beta1 and beta2 lie in [0, 1), got {self.beta1} and {self.beta2}")
-        if self.decay not in ("step", "cosine"):
-            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
 
 
 class MEG(Learner):

@@ -34,8 +34,17 @@ _COUNTS = {
     "ring",
     "hidden",
     "score_draws",
+    "energy_updates",
 }
-_NOT_NEGATIVE = {"energy_penalty", "test_steps", "beta", "strength", "amortiser_weight_decay"}
+_NOT_NEGATIVE = {
+    "energy_penalty",
+    "test_steps",
+    "beta",
+    "strength",
+    "amortiser_weight_decay",
+    "score_penalty",
+    "information",
+}
 
 
 def check_settings(settings: Any) -> None:

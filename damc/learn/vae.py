@@ -5,7 +5,7 @@ Kingma and Welling, "Auto-Encoding Variational Bayes", ICLR 2014.
 
 from __future__ import annotations
 
-__all__ = ["VAE", "Settings", "divergence", "gaussian_encoder"]
+__all__ = ["VAE", "EncoderInference", "Settings", "divergence", "gaussian_encoder"]
 
 import math
 from dataclasses import dataclass
@@ -39,7 +39,34 @@ class Settings:
         check_settings(self)
 
 
-class VAE(Learner):
+class EncoderInference(nn.Module):
+    """Inference by a Gaussian encoder, for learners with an `encoder` and a `model`."""
+
+    encoder: nn.Module
+    model: LatentModel
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """m(x) and log v(x), each ``(B, d)``."""
+        m, log_v = self.encoder(x).chunk(2, 1)
+        return m, log_v
+
+    @torch.no_grad()
+    def codes(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draws of q(z | x), ``(B, d)``: what a second stage learns from."""
+        return draw(*self.encode(x), generator)
+
+    @torch.no_grad()
+    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The encoder's mean m(x), ``(B, d)``."""
+        return self.encode(x)[0]
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """g(m(x)), of the shape of x."""
+        return self.model.decoder(self.infer(x))  # type: ignore[no-any-return]
+
+
+class VAE(EncoderInference, Learner):
     """Encoder and decoder, learned together by the bound
 
         -log p(x) <= E_q(z|x)[ |x - g(z)|^2 / (2 sigma^2) + n log sigma ] + KL(q(z|x) || N(0, I)),
@@ -113,16 +140,6 @@ class VAE(Learner):
         """-log p(x) is at most this plus n log(2 pi) / 2, for errors summed over n pixels."""
         return error / (2 * self.variance) + n * self.log_sigma + kl
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """m(x) and log v(x), each ``(B, d)``."""
-        m, log_v = self.encoder(x).chunk(2, 1)
-        return m, log_v
-
-    @torch.no_grad()
-    def codes(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of q(z | x), ``(B, d)``: what a second stage learns from."""
-        return draw(*self.encode(x), generator)
-
     @property
     def sources(self) -> tuple[str, ...]:
         """The way to draw from this model."""
@@ -137,16 +154,6 @@ class VAE(Learner):
     def sample_latent(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """z ~ N(0, I), ``(n, d)``."""
         return self.log_sigma.new_empty(n, self.model.latent).normal_(generator=generator)
-
-    @torch.no_grad()
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The encoder's mean m(x), ``(B, d)``."""
-        return self.encode(x)[0]
-
-    @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """g(m(x)), of the shape of x."""
-        return self.model.decoder(self.infer(x))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

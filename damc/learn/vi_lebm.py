@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from damc.learn.learner import Metrics
 from damc.learn.prior import PriorLearner, PriorSettings
-from damc.learn.vae import divergence, draw, gaussian_encoder
+from damc.learn.vae import EncoderInference, divergence, draw, gaussian_encoder
 from damc.model import LatentModel
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Settings(PriorSettings):
     """Choices of VI-LEBM: those of Algorithm 1 for the prior; one rate for encoder and decoder."""
 
 
-class VILEBM(PriorLearner):
+class VILEBM(EncoderInference, PriorLearner):
     """Encoder, decoder and energy, by the bound on -log p(x)
 
         E_q(z|x)[ |x - g(z)|^2 / (2 sigma^2) + E(z) ] + KL(q(z|x) || N(0, I)) + log Z,
@@ -90,26 +90,6 @@ class VILEBM(PriorLearner):
         metrics |= self.update_energy(z.detach(), self.negatives(x, generator))
         self.iteration += 1
         return metrics
-
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """m(x) and log v(x), each ``(B, d)``."""
-        m, log_v = self.encoder(x).chunk(2, 1)
-        return m, log_v
-
-    @torch.no_grad()
-    def codes(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of q(z | x), ``(B, d)``: what a second stage learns from."""
-        return draw(*self.encode(x), generator)
-
-    @torch.no_grad()
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The encoder's mean m(x), ``(B, d)``."""
-        return self.encode(x)[0]
-
-    @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """g(m(x)), of the shape of x."""
-        return self.model.decoder(self.infer(x))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

@@ -57,7 +57,7 @@ def preset_for_images(shape: tuple[int, int, int]) -> Preset:
 
     Up to 16 pixels a side `digits-small`; with sides that four divides, `svhn-small` in colour and
     `mnist-detect-small` in grey, whose last layers are convolutions; else `mnist-small`, fully
-    connected. Few latent dimensions detect better: see docs/results.md.
+    connected.
 
     Args:
         shape: (C, H, W).
