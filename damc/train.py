@@ -128,6 +128,8 @@ def fit(
                 raise KeyboardInterrupt
             if hook is not None and loop.first and (k % hook_every == 0 or k == iterations):
                 hook(learner, folder, k)
+        if stopped.is_set():  # told during the last pictures, when everything was saved already
+            raise KeyboardInterrupt
     return learner
 
 

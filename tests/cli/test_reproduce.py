@@ -34,7 +34,8 @@ def test_an_interrupted_table_goes_on_and_ends_the_same(
 
     started = damc.start(*words, "--out", broken)
     first = broken / "cells" / "digits--T=10--seed-0"
-    until((first / "result.json").exists)
+    second = broken / "cells" / "digits--T=30--seed-0" / "run" / "metrics.jsonl"
+    until(lambda: second.exists() and second.stat().st_size > 0)  # in the middle of its training
     started.signal(signal.SIGINT)
     stopped = started.wait()
     assert stopped.code == 130 and "the same command goes on" in stopped.err
