@@ -217,6 +217,6 @@ class BiGAN(Learner):
     def _learn(self, name: str, module: nn.Module, rate: float) -> None:
         s = self.settings
         adam = torch.optim.Adam(
-            list(module.parameters()), lr=rate, betas=(s.beta1, 0.999), foreach=True
+            list(module.parameters()), lr=rate, betas=(s.beta1, 0.999), fused=True
         )
         self.own(name, adam, Rate(rate, s.decay, s.horizon))

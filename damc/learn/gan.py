@@ -274,5 +274,5 @@ class GAN(Learner):
     def _learn(self, name: str, module: nn.Module, rate: float) -> None:
         s = self.settings
         parameters = [p for p in module.parameters() if p.requires_grad]
-        optimiser = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), foreach=True)
+        optimiser = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), fused=True)
         self.own(name, optimiser, Rate(rate, s.decay, s.horizon))

@@ -114,7 +114,7 @@ class Inversion(Learner):
             ("amortiser", amortiser, s.amortiser_rate),
         ):
             weights = [p for p in module.parameters() if p.requires_grad]
-            optimiser = torch.optim.Adam(weights, lr=rate, betas=(0.9, 0.999), foreach=True)
+            optimiser = torch.optim.Adam(weights, lr=rate, betas=(0.9, 0.999), fused=True)
             self.own(name, optimiser, Rate(rate, s.decay, s.horizon))
 
     @classmethod

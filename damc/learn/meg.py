@@ -154,7 +154,7 @@ class MEG(Learner):
     def _learn(self, name: str, rate: float, *modules: nn.Module) -> None:
         s = self.settings
         parameters = [p for module in modules for p in module.parameters()]
-        adam = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), foreach=True)
+        adam = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), fused=True)
         self.own(name, adam, Rate(rate, s.decay, s.horizon))
 
 
