@@ -1,8 +1,8 @@
 """Better chains for the same gradients: how far each kernel is from the posterior after T moves.
 
 The target is the linear-Gaussian posterior, whose mean and covariance are known for every x. Chains
-start at N(0, I), far from it; a move is one gradient (MALA and `Underdamped` spend one more in a
-run). Preconditioned moves are written here: they earn a place in damc only where they win.
+start at N(0, I), far from it; a move is one gradient (MALA spends one more in a run).
+Preconditioned moves are written here: they earn a place in damc only where they win.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ __all__ = ["EMA", "Amortiser"]
 import copy
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -302,17 +302,21 @@ class Amortiser(nn.Module):
         matrices = net.matrices()
         if rows * len(times) > 1000:  # laying them out costs about as much as ten small products
             matrices = [matrix.contiguous() for matrix in matrices]
-        together = max(1, 512 // rows)
-        known: tuple[int, Modulation] = (-1, [])
+        together = max(1, 1024 // rows)
+        known: tuple[int, list[Modulation]] = (-1, [])  # a part of the grid, and its modulations
+
+        def each(steps: Tensor) -> Sequence[Tensor]:
+            return steps.view(-1, rows, steps.shape[1]).unbind()
 
         def predict(z: Tensor, i: int) -> Tensor:
             nonlocal known
             part, place = divmod(i, together)
             if known[0] != part:
                 steps = time[part * together : (part + 1) * together, None]
-                known = part, net.modulation((share + steps).flatten(0, 1))
-            here = slice(place * rows, (place + 1) * rows)
-            return net.blocks(z, [(gate[here], shift[here]) for gate, shift in known[1]], matrices)
+                pairs = net.modulation((share + steps).flatten(0, 1))
+                blocks = [zip(each(gate), each(shift), strict=True) for gate, shift in pairs]
+                known = part, list(zip(*blocks, strict=True))
+            return net.blocks(z, known[1][place], matrices)
 
         return predict
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from damc.errors import BadInput
 
-Modulation = list[tuple[Tensor, Tensor]]  # for every block its gate and its shift
+Modulation = Sequence[tuple[Tensor, Tensor]]  # for every block its gate and its shift
 Epsilon = Callable[[Tensor, int], Tensor]  # (z_u, index of u on the grid) -> eps^
 
 
@@ -120,7 +120,8 @@ class VectorDenoiser(nn.Module):
         ):
             assert isinstance(inputs, nn.Linear) and isinstance(layer, nn.Linear)
             b1, b4 = inputs.bias.chunk(2)
-            gate, shift = F.linear(c, layer.weight, torch.cat([b2, b4])).chunk(2, dim=-1)
+            both = F.linear(c, layer.weight).add_(torch.cat([b2, b4]))  # faster than a bias inside
+            gate, shift = both.chunk(2, dim=-1)
             gate = torch.sigmoid(gate)
             pairs.append((gate, torch.addcmul(shift, gate, b1)))
         return pairs

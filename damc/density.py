@@ -167,8 +167,8 @@ class EnergyPrior(nn.Module):
 
         def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
             value, pull = energy(z)
-            gradient = pull(torch.ones_like(value))
-            return -z.square().sum(1) / 2 - value, -z - gradient
+            minus = torch.full_like(value, -1.0)
+            return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
 
         return StillTarget(self.log_prob, value_and_grad)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from damc.density import LogProb, value_and_grad
 from damc.errors import BadInput
-from damc.langevin import Info, Kernel, Langevin, State, evaluate
+from damc.langevin import Kernel, Langevin, Move, State, evaluate
 
 
 class Proposal(Protocol):
@@ -74,11 +74,10 @@ class Jump(Kernel):
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, Move]:
         assert self.proposal is not None
-        left = state.z
-        state, info = self.local.step(state, log_prob, generator)
-        z, calls = state.z, info.gradient_calls
+        state, move = self.local.step(state, log_prob, generator)
+        z, calls = state.z, move.gradient_calls
         far = self.proposal.sample(len(z), generator).to(z)
         if far.shape != z.shape:
             raise BadInput(f"the proposal drew {tuple(far.shape)} for chains {tuple(z.shape)}")
@@ -94,4 +93,4 @@ class Jump(Kernel):
             log_prob=torch.where(accept, far_value, value),
             grad=torch.where(accept[:, None], far_grad, grad),
         )
-        return state, info._replace(displacement=(moved - left).norm(dim=1), gradient_calls=calls)
+        return state, move._replace(gradient_calls=calls)

@@ -10,7 +10,7 @@ finite step. Both move many chains in one batch, and `run` owns the loop.
 
 from __future__ import annotations
 
-__all__ = ["MALA", "Info", "Kernel", "Langevin", "State", "evaluate"]
+__all__ = ["MALA", "Info", "Kernel", "Langevin", "Move", "State", "evaluate"]
 
 import math
 from dataclasses import dataclass
@@ -33,17 +33,25 @@ class State(NamedTuple):
     z: Tensor  # points, (B, d)
     log_prob: Tensor | None = None  # (B,)
     grad: Tensor | None = None  # (B, d)
-    step_size: Tensor | None = None  # () or (B, 1); adapted by `MALA`
+    step_size: float | Tensor | None = None  # one for all, or (B, 1); adapted by `MALA`
     moves: int = 0  # moves made so far
     velocity: Tensor | None = None  # (B, d); of `damc.underdamped.Underdamped`
 
 
-class Info(NamedTuple):
-    """What happened: in one move for each chain, or in a whole run on average."""
+class Move(NamedTuple):
+    """What happened in one move of every chain."""
 
-    acceptance: Tensor  # probability of acceptance: (B,) of a move, () of a run
-    displacement: Tensor  # |z' - z|: (B,) of a move; () mean of |z_T - z_0| of a run
-    log_prob: Tensor  # at the points the moves left from: (B,) of a move, (T,) means of a run
+    log_prob: Tensor  # at the points it left from, (B,)
+    gradient_calls: int  # gradients of the log-density computed, counted for each chain
+    acceptance: Tensor | None = None  # probability, (B,); None if no move is ever refused
+
+
+class Info(NamedTuple):
+    """What happened in a run, on average over chains."""
+
+    acceptance: Tensor  # probability of acceptance, ()
+    displacement: Tensor  # |z_T - z_0|, ()
+    log_prob: Tensor  # at the points that each of the T moves left from, (T,)
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
 
@@ -88,14 +96,17 @@ class Kernel:
             raise BadInput(
                 f"chains start at points (B, d) of floating type, got {z.dtype} {tuple(z.shape)}"
             )
-        s = torch.as_tensor(self.step_size, dtype=z.dtype, device=z.device)
+        s = self.step_size
+        if not isinstance(s, Tensor):
+            return State(z.detach(), step_size=float(s))
         if s.ndim and len(s) != len(z):
             raise BadInput(f"got {len(s)} step sizes for {len(z)} chains; give one for each chain")
+        s = s.to(z)
         return State(z.detach(), step_size=s[:, None] if s.ndim else s)
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, Move]:
         """One move of every chain."""
         raise NotImplementedError
 
@@ -130,13 +141,14 @@ class Kernel:
         start, calls = state.z, 0
         # Allocated once: small results that stay behind after every move would pin the large
         # blocks freed around them, and a long run's memory would grow.
-        values, acceptance = start.new_empty(steps), start.new_empty(steps)
+        values, acceptance = start.new_empty(steps), start.new_ones(steps)
         trace = start.new_empty(steps // thin, *start.shape) if thin else None
         for t in range(steps):
-            state, info = self.step(state, target, generator)
-            calls += info.gradient_calls
-            values[t] = info.log_prob.mean()
-            acceptance[t] = info.acceptance.mean()
+            state, move = self.step(state, target, generator)
+            calls += move.gradient_calls
+            values[t] = move.log_prob.mean()
+            if move.acceptance is not None:
+                acceptance[t] = move.acceptance.mean()
             if trace is not None and thin and (t + 1) % thin == 0:
                 trace[t // thin] = state.z
         info = Info(
@@ -188,16 +200,14 @@ class Langevin(Kernel):
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, Move]:
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
-        drift = grad * (s**2 / 2)
+        z = _plus(z, s**2 / 2, grad)
         if self.noise:
-            w = torch.empty_like(z).normal_(generator=generator)
-            drift = drift.addcmul_(w, s.expand_as(w))
-        info = Info(value.new_ones(()).expand_as(value), drift.norm(dim=1), value, calls)
-        return State(z + drift, step_size=s, moves=state.moves + 1), info
+            z = _plus(z, s, torch.empty_like(z).normal_(generator=generator))
+        return State(z, step_size=s, moves=state.moves + 1), Move(value, calls)
 
 
 @dataclass(frozen=True)
@@ -224,7 +234,7 @@ class MALA(Kernel):
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, Move]:
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
@@ -243,7 +253,6 @@ class MALA(Kernel):
         accept = u < acceptance
         keep = accept[:, None]
         moved = torch.where(keep, proposal, z)
-        info = Info(acceptance, (moved - z).norm(dim=1), value, calls)
         if self.target_acceptance is not None:
             gain = (state.moves + 1) ** -0.6
             s = s * torch.exp(gain * (acceptance.mean() - self.target_acceptance))
@@ -254,4 +263,11 @@ class MALA(Kernel):
             s,
             state.moves + 1,
         )
-        return new, info
+        return new, Move(value, calls, acceptance)
+
+
+def _plus(z: Tensor, scale: float | Tensor, direction: Tensor) -> Tensor:
+    """z + scale * direction in one operation, the scale being one number or one for each chain."""
+    if isinstance(scale, Tensor):
+        return torch.addcmul(z, direction, scale.expand_as(z))
+    return torch.add(z, direction, alpha=scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["ImagePosterior", "LatentModel"]
 
+import torch
 from torch import Tensor, nn
 
 from damc.density import EnergyPrior, Posterior, StillTarget, still, value_and_grad
@@ -72,13 +73,17 @@ class ImagePosterior(Posterior):
         if not isinstance(self.model.decoder, nn.Sequential):
             return None
         prior, decode = still(self.model.prior), pullback(self.model.decoder)
-        variance = self.model.sigma**2
+        variance, x = self.model.sigma**2, self.x
 
         def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal x
             value, grad = value_and_grad(prior, z)
             image, pull = decode(z)
-            error = self.x - image
-            likelihood = error.square().flatten(1).sum(1) / (-2 * variance)
-            return value + likelihood, grad + pull(error / variance)
+            if x.stride() != image.stride():
+                x = torch.empty_like(image).copy_(x)  # once, to lie in memory as the images do
+            error = x - image
+            # The norm reads the error once; its square would first be written out.
+            norm = torch.linalg.vector_norm(error, dim=tuple(range(1, error.ndim)))
+            return value - norm.square() / (2 * variance), grad + pull(error / variance)
 
         return StillTarget(self, gradient)

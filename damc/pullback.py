@@ -1,9 +1,9 @@
 """Networks that stand still: their output, and gradients at the output pulled back to the input.
 
 A chain evaluates the same networks dozens of times between two changes of their weights, and wants
-gradients to the latent points alone. `pullback` prepares a network for that: linear layers and
-activations are written out without a graph, with the weights laid out once as the products read
-them fastest; every other layer is left to autograd.
+gradients to the latent points alone. `pullback` prepares a network for that: linear layers,
+convolutions and activations are written out without a graph, with the weights laid out once as the
+products read them fastest; every other layer is left to autograd.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 __all__ = ["Evaluation", "Pull", "pullback"]
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
+
+from damc.convolve import convolution, pixel_shuffle, transposed_convolution
 
 Pull = Callable[[Tensor], Tensor]
 """From a gradient at the output to the gradient at the input; to be called once."""
@@ -33,26 +34,36 @@ def pullback(net: nn.Module) -> Evaluation:
         >>> pull(torch.ones(3, 1)).shape
         torch.Size([3, 2])
     """
-    own = getattr(net, "pullback", None)
+    stages: list[Evaluation] = []
+    rest: list[nn.Module] = []  # consecutive layers that are left to autograd
+    for layer in _flat(net):
+        stage = _written_out(layer)
+        if stage is None:
+            rest.append(layer)
+            continue
+        if rest:
+            stages.append(_by_autograd(nn.Sequential(*rest)))
+            rest = []
+        stages.append(stage)
+    if rest:
+        stages.append(_by_autograd(nn.Sequential(*rest)))
+    return stages[0] if len(stages) == 1 else _chain(stages)
+
+
+def _written_out(layer: nn.Module) -> Evaluation | None:
+    own = getattr(layer, "pullback", None)
     if own is not None:
         return own()  # type: ignore[no-any-return]
-    if not isinstance(net, nn.Sequential):
-        return _RULES.get(type(net), _by_autograd)(net)
-    stages: list[Evaluation] = []
-    for written_out, layers in groupby(_flat(net), lambda layer: type(layer) in _RULES):
-        if written_out:
-            stages += [_RULES[type(layer)](layer) for layer in layers]
-        else:
-            stages.append(_by_autograd(nn.Sequential(*layers)))
-    return _chain(stages)
+    rule = _RULES.get(type(layer))
+    return None if rule is None else rule(layer)
 
 
-def _flat(net: nn.Sequential) -> Iterator[nn.Module]:
+def _flat(net: nn.Module) -> Iterator[nn.Module]:
+    if type(net) is not nn.Sequential:
+        yield net
+        return
     for layer in net:
-        if isinstance(layer, nn.Sequential):
-            yield from _flat(layer)
-        else:
-            yield layer
+        yield from _flat(layer)
 
 
 def _chain(stages: list[Evaluation]) -> Evaluation:
@@ -90,7 +101,9 @@ def _linear(layer: nn.Linear) -> Evaluation:
     columns = weight.t().contiguous()
 
     def evaluate(h: Tensor) -> tuple[Tensor, Pull]:
-        y = h @ columns if bias is None else torch.addmm(bias, h, columns)
+        y = h @ columns
+        if bias is not None:
+            y += bias  # `addmm` would first write the bias out for every row
         return y, lambda grad: grad @ weight
 
     return evaluate
@@ -116,12 +129,15 @@ def _reshape(layer: nn.Module) -> Evaluation:
     return evaluate
 
 
-_Rule = Callable[..., Evaluation]
+_Rule = Callable[..., Evaluation | None]
 _aten = torch.ops.aten
 _RULES: dict[type[nn.Module], _Rule] = {
     nn.Linear: _linear,
     nn.Flatten: _reshape,
     nn.Unflatten: _reshape,
+    nn.Conv2d: convolution,
+    nn.ConvTranspose2d: transposed_convolution,
+    nn.PixelShuffle: pixel_shuffle,
     nn.LeakyReLU: _activation(
         lambda layer, g, h, y: _aten.leaky_relu_backward(g, h, layer.negative_slope, False)
     ),

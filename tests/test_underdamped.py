@@ -43,7 +43,8 @@ class WithoutTheSecondKick(Underdamped):
 
     def step(self, state, log_prob, generator=None):  # type: ignore[no-untyped-def]
         new, info = super().step(state, log_prob, generator)
-        return new._replace(velocity=new.velocity - new.step_size / 2 * new.grad), info
+        grad = -PRECISION * new.z
+        return new._replace(velocity=new.velocity - new.step_size / 2 * grad), info
 
 
 def test_a_missing_kick_is_caught(generator: torch.Generator) -> None:
@@ -71,7 +72,7 @@ def test_velocities_go_on_in_the_next_run(generator: torch.Generator) -> None:
     half, _ = kernel.run(z, gaussian, again, steps=3)
     rest, more = kernel.run(half, gaussian, again, steps=3)
     assert rest.z.equal(whole.z) and rest.moves == 6
-    assert info.gradient_calls == 7 * 4 and more.gradient_calls == 3 * 4
+    assert info.gradient_calls == 6 * 4 and more.gradient_calls == 3 * 4
 
 
 def test_friction_must_be_positive() -> None:

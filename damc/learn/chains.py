@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from damc.langevin import Info, Langevin
+from damc.errors import BadInput
+from damc.langevin import Info, Kernel, Langevin
 from damc.learn.learner import Metrics
 from damc.learn.prior import ModelSettings, PriorLearner
 from damc.learn.starts import NoiseStarts, Starts, standard_normal
 from damc.model import LatentModel
+from damc.underdamped import Underdamped
 
 if TYPE_CHECKING:
     from damc.networks import Networks
 
 Self = TypeVar("Self", bound="ChainLearner")
+
+KERNELS: dict[str, type[Kernel]] = {"langevin": Langevin, "underdamped": Underdamped}
+"""How posterior chains may move, by name."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,13 @@ class ChainSettings(ModelSettings):
 
     posterior_steps: int = 30  # T of the posterior chain
     posterior_step_size: float = 0.1
+    posterior_kernel: str = "langevin"  # "underdamped": with momentum, for fewer moves
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.posterior_kernel not in KERNELS:
+            names = " or ".join(map(repr, KERNELS))
+            raise BadInput(f"posterior_kernel must be {names}, got {self.posterior_kernel!r}")
 
 
 class ChainLearner(PriorLearner):
@@ -62,7 +74,8 @@ class ChainLearner(PriorLearner):
         super().__init__(model, settings, networks)
         s = self.settings
         self.posterior_starts: Starts = NoiseStarts(model.latent)
-        self.posterior_kernel = Langevin(s.posterior_step_size, s.posterior_steps)
+        kernel = KERNELS[s.posterior_kernel]
+        self.posterior_kernel = kernel(s.posterior_step_size, s.posterior_steps)
         self.learn("decoder", model.decoder, s.decoder_rate)
 
     @classmethod

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from damc.errors import BadInput
 from damc.nets.encoder import image_shape, pair
 from damc.nets.mlp import activation_layer, check_positive, mlp
+from damc.pullback import Evaluation, Pull
 
 __all__ = [
     "DECODERS",
@@ -212,6 +213,22 @@ class FirstLayer(nn.Module):
         assert bias is not None
         pixels = bias.repeat_interleave(weight[0, 0].numel())
         return torch.addmm(pixels, z, weight.flatten(1)).view(-1, *weight.shape[1:])
+
+    def pullback(self) -> Evaluation:
+        """Maps that lie in memory channels last, and gradients at them pulled back to z."""
+        weight, bias = self.conv.weight.detach(), self.conv.bias
+        assert bias is not None
+        inputs, outputs, high, wide = weight.shape
+        matrix = weight.permute(0, 2, 3, 1).reshape(inputs, -1)
+        pixels = bias.detach().repeat(high * wide)
+
+        def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+            maps = torch.addmm(pixels, z, matrix).view(-1, high, wide, outputs)
+            return maps.permute(
+                0, 3, 1, 2
+            ), lambda grad: grad.permute(0, 2, 3, 1).flatten(1) @ matrix.t()
+
+        return evaluate
 
 
 class Crop(nn.Module):

@@ -20,10 +20,10 @@ _IMAGES = 2000
 
 
 class _Scaled(Table):
-    """DAMC trained with one number of its set-up at several values, for equal iterations."""
+    """DAMC with one number of its set-up at several values, for equal iterations or time."""
 
     uses: ClassVar[frozenset[str]] = frozenset(
-        {"scale", "data", "methods", "iterations", "images", "features", "inception"}
+        {"scale", "data", "methods", "minutes", "iterations", "images", "features", "inception"}
     )
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
     values: ClassVar[tuple[str, ...]]
@@ -40,9 +40,11 @@ class _Scaled(Table):
         cells = []
         for name in options.data or (self._data(options.scale),):
             preset = find(name if options.scale == "paper" else f"{name}-small")
+            given = options.iterations is not None or options.minutes is not None
             plan: dict[str, Any] = {
                 "preset": preset.name,
-                "iterations": options.iterations or preset.iterations,
+                "iterations": options.iterations if given else preset.iterations,
+                "minutes": options.minutes,
                 "images": options.images or _IMAGES,
                 "features": options.features or "pixel-pca",
             }
@@ -56,7 +58,7 @@ class _Scaled(Table):
         preset = self.changed(find(cell.plan["preset"]), cell.row)
         images = load_images(preset.data, root=options.data_root)
         unseen = load_images(preset.data, root=options.data_root, split="test")
-        budget = Budget(cell.plan["iterations"])
+        budget = Budget(cell.plan["iterations"], cell.plan["minutes"])
         learner, took = train(preset, "damc", images, folder, budget, seed=cell.seed)
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
@@ -93,11 +95,11 @@ class Capacity(_Scaled):
 
 
 class Steps(_Scaled):
-    """The length T of the posterior chains during training."""
+    """The length T of the posterior chains in training, and what momentum does for short ones."""
 
     name: ClassVar[str] = "steps"
-    about: ClassVar[str] = "posterior chains of 10, 30 and 50 steps (appendix)"
-    values: ClassVar[tuple[str, ...]] = ("T=10", "T=30", "T=50")
+    about: ClassVar[str] = "posterior chains of 10, 30 and 50 steps, and with momentum (appendix)"
+    values: ClassVar[tuple[str, ...]] = ("T=10", "T=30", "T=50", "T=10, underdamped")
     paper: ClassVar[Mapping[tuple[str, str, str], float]] = {
         (row, "cifar10", key): value
         for row, pair in {
@@ -109,5 +111,8 @@ class Steps(_Scaled):
     }
 
     def changed(self, preset: Preset, row: str) -> Preset:
-        steps = int(row.removeprefix("T="))
-        return replace(preset, settings=replace(preset.settings, posterior_steps=steps))
+        steps, _, kernel = row.removeprefix("T=").partition(", ")
+        settings = replace(
+            preset.settings, posterior_steps=int(steps), posterior_kernel=kernel or "langevin"
+        )
+        return replace(preset, settings=settings)
