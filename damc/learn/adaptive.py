@@ -144,7 +144,7 @@ class AdaptiveCE(ChainLearner):
     @property
     def ratios(self) -> Ratios:
         """The prior's energy."""
-        return self.model.prior.energy  # type: ignore[return-value]
+        return self.model.prior.energy  # type: ignore[no-any-return]
 
     def prior_chain(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
         """Samples of the prior so far, ``(B, d)``, from starts z ~ N(0, I)."""

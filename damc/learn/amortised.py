@@ -79,17 +79,12 @@ class AmortisedLearner(ChainLearner):
     def sources(self) -> tuple[str, ...]:
         return ("amortiser", *super().sources)
 
-    @torch.no_grad()
-    def sample_latent(
-        self,
-        n: int,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
+    def draw_prior(
+        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
     ) -> Tensor:
-        if (self.sources[0] if source is None else source) == "amortiser":
+        if source == "amortiser":
             return self.amortiser.sample(n, generator=generator)
-        return super().sample_latent(n, source, steps, generator)
+        return super().draw_prior(n, source, steps, generator)
 
     def infer(
         self,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from damc.errors import BadInput
 from damc.langevin import Info, Kernel, Langevin
+from damc.learn.latent import PosteriorMoves
 from damc.learn.learner import Metrics
 from damc.learn.prior import ModelSettings, PriorLearner
 from damc.learn.starts import NoiseStarts, Starts, standard_normal
@@ -46,7 +47,7 @@ class ChainSettings(ModelSettings):
             raise BadInput(f"posterior_kernel must be {names}, got {self.posterior_kernel!r}")
 
 
-class ChainLearner(PriorLearner):
+class ChainLearner(PosteriorMoves, PriorLearner):
     """Maximum likelihood by Langevin chains, equations 4 and 5 of the paper:
 
         decoder:  down the gradient of  E_p(z|x) |x - g(z)|^2,
@@ -147,25 +148,6 @@ class ChainLearner(PriorLearner):
         z = standard_normal(x, self.model.latent, generator)
         moves = self.settings.inference_steps if steps is None else steps
         return self.climb(x, z, moves, noise, generator)
-
-    @torch.no_grad()
-    def reconstruct(
-        self, x: Tensor, *, generator: torch.Generator | None = None, **options: Any
-    ) -> Tensor:
-        """g(z) at inferred z, of the shape of x; options are those of `infer`."""
-        return self.model.decoder(self.infer(x, generator=generator, **options))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """-log p~(z, x) at an inferred z, ``(B,)``: higher is more anomalous."""
-        return -self.model.log_joint(self.infer(x, generator=generator), x)
-
-    def climb(
-        self, x: Tensor, z: Tensor, steps: int, noise: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        """Where `steps` posterior moves lead from z, ``(B, d)``."""
-        kernel = Langevin(self.settings.posterior_step_size, noise=noise)
-        return kernel.run(z, self.model.posterior(x), generator, steps=steps)[0].z
 
     def starts(self) -> dict[str, Starts]:
         """Every kind of starts by name."""

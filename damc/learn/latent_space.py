@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from damc.amortise import Amortiser
-from damc.langevin import Langevin
 from damc.learn.abp import ABP
+from damc.learn.latent import PosteriorMoves
 from damc.learn.learner import Learner, Metrics
 from damc.learn.settings import adam, check_settings, shared_settings
 from damc.learn.stages import SecondStage
@@ -52,7 +52,7 @@ class Settings:
         check_settings(self)
 
 
-class LatentDiffusion(SecondStage):
+class LatentDiffusion(PosteriorMoves, SecondStage):
     """Pre-trains `base_type`, then distils its posterior samples into an amortiser.
 
     The second stage minimises the denoising loss (`Amortiser.loss`, equation 7) of q(z | x) and
@@ -136,21 +136,8 @@ class LatentDiffusion(SecondStage):
         if not self.ready:
             return super().infer(x, generator=generator)
         z = self.amortiser.sample(x=x, generator=generator)
-        kernel = Langevin(self.settings.posterior_step_size, noise=noise)
         moves = self.settings.test_steps if steps is None else steps
-        return kernel.run(z, self.model.posterior(x), generator, steps=moves)[0].z
-
-    @torch.no_grad()
-    def reconstruct(
-        self, x: Tensor, *, generator: torch.Generator | None = None, **options: Any
-    ) -> Tensor:
-        """g(z) at inferred z, of the shape of x; options are those of `infer`."""
-        return self.model.decoder(self.infer(x, generator=generator, **options))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """-log p~(z, x) at an inferred z, ``(B,)``: higher is more anomalous."""
-        return -self.model.log_joint(self.infer(x, generator=generator), x)
+        return self.climb(x, z, moves, noise, generator)
 
 
 class VAEDiffusion(LatentDiffusion):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from damc.errors import BadInput
 from damc.langevin import Langevin
-from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.latent import LatentLearner
+from damc.learn.learner import Metrics, Rate
 from damc.learn.settings import adam, check_settings
 from damc.learn.starts import NoiseStarts, Starts
 from damc.model import LatentModel
@@ -47,7 +47,7 @@ class PriorSettings(ModelSettings):
     langevin_steps: int = 100  # prior moves when images are drawn from the energy
 
 
-class PriorLearner(Learner):
+class PriorLearner(LatentLearner):
     """A decoder and, unless the prior is N(0, I), an energy learned by equation 4 of the paper:
 
         down the gradient of  E_p(z|x) E(z) - E_p(z) E(z),
@@ -111,46 +111,10 @@ class PriorLearner(Learner):
         """The ways to draw from this model, the best first."""
         return ("gaussian",) if self.model.prior.energy is None else ("energy", "gaussian")
 
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        *,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
+    def draw_prior(
+        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Images of the model, ``(n, C, H, W)``.
-
-        Args:
-            n: how many.
-            source: one of `sources`, the first by default. "energy" is Langevin on the prior from
-                N(0, I); "gaussian" is N(0, I) decoded, which shows what the energy adds;
-                "amortiser", where there is one, is q(z) decoded.
-            steps: Langevin moves of "energy".
-            generator: source of all randomness.
-        """
-        return self.model.decoder(self.sample_latent(n, source, steps, generator))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def sample_latent(
-        self,
-        n: int,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Latent points of the prior by one of the ways of `sample`, ``(n, d)``."""
-        source = self.sources[0] if source is None else source
-        if source not in self.sources:
-            ways = " or ".join(self.sources)
-            raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
-        weight = next(self.parameters())
-        z = torch.randn(
-            n, self.model.latent, generator=generator, dtype=weight.dtype, device=weight.device
-        )
-        if source == "gaussian":
-            return z
+        z = self.sample_latent(n, "gaussian", generator=generator)
         moves = self.settings.langevin_steps if steps is None else steps
         return self.prior_kernel.run(z, self.model.prior, generator, steps=moves)[0].z
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from damc.errors import BadInput
+from damc.learn.latent import LatentLearner
 from damc.learn.learner import Learner, Metrics, Rate
 from damc.model import LatentModel
 
@@ -29,7 +29,7 @@ class LaterRate(Rate):
         return super().at(max(iteration - self.start, 0))
 
 
-class SecondStage(Learner):
+class SecondStage(LatentLearner):
     """Pre-trains `base` for a share of the horizon, then learns from the codes it gives.
 
     The share is the setting `first`, of the setting `horizon`: a run with a shorter horizon has
@@ -99,49 +99,6 @@ class SecondStage(Learner):
             index: the images' places in the data set, ``(B,)``.
             generator: source of all randomness.
         """
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        *,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Images of the model, ``(n, C, H, W)``.
-
-        Args:
-            n: how many.
-            source: one of `sources`, the first by default; "gaussian" is the base's own prior.
-            steps: Langevin moves, where a source makes any.
-            generator: source of all randomness.
-        """
-        return self.model.decoder(self.sample_latent(n, source, steps, generator))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def sample_latent(
-        self,
-        n: int,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Latent points by one of the ways of `sample`, ``(n, d)``."""
-        source = self.sources[0] if source is None else source
-        if source not in self.sources:
-            ways = " or ".join(self.sources)
-            raise BadInput(f"source of {self.name} must be {ways} by now, got {source!r}")
-        if source == "gaussian":
-            weight = next(self.model.decoder.parameters())
-            return weight.new_empty(n, self.model.latent).normal_(generator=generator)
-        return self.draw_prior(n, source, steps, generator)
-
-    def draw_prior(
-        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """Latent points of the learned prior, ``(n, d)``."""
         raise NotImplementedError
 
     def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
