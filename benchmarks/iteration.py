@@ -26,10 +26,11 @@ CASES = {
 
 EXACT: dict[str, Any] = {"start_solver": "ancestral", "start_steps": 100}
 FEW: dict[str, Any] = {"start_solver": "multistep", "start_steps": 10}
+SHORT: dict[str, Any] = {"posterior_kernel": "underdamped", "posterior_steps": 10}
 
 
 def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> list[dict[str, Any]]:
-    """Four ways for each preset; all but the last two do the same mathematics."""
+    """Five ways for each preset; the last three are approximations, each with the one before."""
     table = []
     for name in names:
         batch, usual = CASES[name]
@@ -45,10 +46,12 @@ def _ways(name: str, batch: int) -> dict[str, Callable[[], Any]]:
     exact = DAMC.from_preset(name, **EXACT)
     few = DAMC.from_preset(name, **FEW)
     shared = DAMC.from_preset(name, **FEW, encoder_updates=1)
+    short = DAMC.from_preset(name, **FEW, **SHORT, encoder_updates=1)
     plainly = PlainDAMC(exact)
     return {
         "plain transcription": lambda: plainly.step(x, generator),
         "damc, same mathematics": lambda: exact.step(x, index, generator),
         "damc, 10-step starts": lambda: few.step(x, index, generator),
         "damc, 10-step starts, encoder in 1 of 6 updates": lambda: shared.step(x, index, generator),
+        "damc, and 10 underdamped moves": lambda: short.step(x, index, generator),
     }

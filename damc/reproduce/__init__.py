@@ -19,6 +19,7 @@ TABLES = {
     "choices": "damc.reproduce.choices:Choices",
     "capacity": "damc.reproduce.scales:Capacity",
     "steps": "damc.reproduce.scales:Steps",
+    "economies": "damc.reproduce.scales:Economies",
 }
 """Every table by name; a new one is a file of its own and a line here."""
 

@@ -1,8 +1,8 @@
-"""How much the amortiser's capacity and the chains' length matter: the appendix's ablations."""
+"""How much the amortiser's capacity and the chains' length matter, and what savings cost."""
 
 from __future__ import annotations
 
-__all__ = ["Capacity", "Steps"]
+__all__ = ["Capacity", "Economies", "Steps"]
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -116,3 +116,31 @@ class Steps(_Scaled):
             preset.settings, posterior_steps=int(steps), posterior_kernel=kernel or "langevin"
         )
         return replace(preset, settings=settings)
+
+
+class Economies(_Scaled):
+    """Algorithm 1 as the paper runs it, and ways to do with fewer network evaluations."""
+
+    name: ClassVar[str] = "economies"
+    about: ClassVar[str] = "what cheaper starts, encoder passes and chains cost in quality"
+    exact: ClassVar[dict[str, Any]] = {
+        "start_solver": "ancestral",
+        "start_steps": 100,
+        "encoder_updates": None,
+        "posterior_kernel": "langevin",
+        "posterior_steps": 30,
+    }
+    changes: ClassVar[dict[str, dict[str, Any]]] = {
+        "exact": {},
+        "10-step starts": {"start_solver": "multistep", "start_steps": 10},
+        "encoder in 1 of 6 updates": {"encoder_updates": 1},
+        "10 underdamped moves": {"posterior_kernel": "underdamped", "posterior_steps": 10},
+    }
+    values: ClassVar[tuple[str, ...]] = (*changes, "all three")
+
+    def changed(self, preset: Preset, row: str) -> Preset:
+        settings = dict(self.exact)
+        for name, change in self.changes.items():
+            if row in (name, "all three"):
+                settings |= change
+        return replace(preset, settings=replace(preset.settings, **settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,11 +17,12 @@ from damc.learn import METHODS
 from damc.presets import find
 from damc.reproduce import TABLES
 from damc.reproduce import find as find_table
-from damc.reproduce.scales import Capacity, Steps
+from damc.reproduce.scales import Capacity, Economies, Steps
 from damc.reproduce.show import show
 from damc.reproduce.table import Cell, Measure, Options, Table, slug
 from damc.reproduce.training import Budget, train
 from damc.reproduce.work import run_cells
+from damc.underdamped import Underdamped
 
 
 class Squares(Table):
@@ -127,6 +129,24 @@ def test_capacity_and_steps_change_what_they_say() -> None:
     quarter = Capacity().changed(preset, "f=1/4")
     assert quarter.networks.amortiser["capacity"] == preset.networks.amortiser["capacity"] / 4
     assert Steps().changed(preset, "T=50").settings.posterior_steps == 50
+
+
+def test_momentum_and_economies_change_what_they_say() -> None:
+    preset = find("mnist-5k-small")
+    short = Steps().changed(preset, "T=10, underdamped").learner("damc")
+    assert short.posterior_kernel == Underdamped(preset.settings.posterior_step_size, 10)
+    assert Steps().changed(preset, "T=10").settings.posterior_kernel == "langevin"
+    exact = Economies().changed(preset, "exact").settings
+    assert (exact.start_solver, exact.start_steps, exact.posterior_steps) == ("ancestral", 100, 30)
+    cheap = Economies().changed(preset, "all three").settings
+    assert (cheap.start_steps, cheap.encoder_updates, cheap.posterior_steps) == (10, 1, 10)
+    one = Economies().changed(preset, "encoder in 1 of 6 updates").settings
+    assert replace(one, encoder_updates=None) == exact
+
+
+def test_an_unknown_kernel_is_one_clear_sentence() -> None:
+    with pytest.raises(BadInput, match="posterior_kernel must be 'langevin' or 'underdamped'"):
+        replace(find("mnist-5k-small").settings, posterior_kernel="hmc")
 
 
 def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
