@@ -7,7 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chains, check, exact, growth, iteration, parts, prior, sampling, steps
+from benchmarks import (
+    chains,
+    check,
+    compiled,
+    exact,
+    growth,
+    iteration,
+    parts,
+    prior,
+    sampling,
+    steps,
+)
 from benchmarks.timing import machine
 
 BENCHMARKS = {
@@ -19,6 +30,7 @@ BENCHMARKS = {
     "exact": exact.rows,
     "steps": steps.rows,
     "chains": chains.rows,
+    "compiled": compiled.rows,
 }
 
 
