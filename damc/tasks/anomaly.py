@@ -70,8 +70,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         held_out: share of the data that is not learned from; its scores give the threshold.
         score_kind: which score, a name in `damc.tasks.scores.SCORES`: "calibrated" is fitted to
             the held-out data; "joint" is -log p~(z, x), averaged over posterior samples z;
-            "authors" that of the paper's code. "auto" is "calibrated" for images, where it was by
-            far the best in our measurements, and "joint" for vectors or few images.
+            "authors" that of the paper's code. "auto" is "calibrated" for images, as it finds
+            anomalies with little and with much detail alike, and "joint" for vectors or few images.
         samples: K, posterior samples averaged for a score.
         random_state: as in scikit-learn: None, a number or a NumPy generator.
         settings: changes to the method's settings, by name.

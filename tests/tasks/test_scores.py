@@ -22,63 +22,116 @@ class Blur(Learner):
         return x / 2
 
 
-def test_calibration_finds_a_power_law() -> None:
-    g = torch.Generator().manual_seed(0)
-    detail = torch.rand(4000, generator=g) * 50 + 1
-    noise = torch.randn(4000, generator=g)
-    error = (0.7 + 1.5 * detail.log() + 0.2 * noise).exp()
+def _of_detail(n: int, noise: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Errors e = 2 c^1.5 exp(noise N(0, 1)) and details c, ``(n,)``."""
+    g = torch.Generator().manual_seed(seed)
+    detail = torch.rand(n, generator=g, dtype=torch.float64) * 50 + 1
+    standard = torch.randn(n, generator=g, dtype=torch.float64)
+    return 2 * detail**1.5 * (noise * standard).exp(), detail
+
+
+def test_the_calibrated_score_is_the_sum_of_two_standardised_ones() -> None:
+    error, detail = _of_detail(4000, 0.5)
     found = Calibration.of(error, detail)
-    assert found.slope == pytest.approx(1.5, abs=4 * 0.2 / math.sqrt(4000 * 0.8))
-    assert found.offset == pytest.approx(0.7, abs=0.06)
-    assert found.spread == pytest.approx(0.2, abs=0.01)
+    e, c = error.log(), detail.log()
+    line = torch.stack([torch.ones_like(c), c], 1)
+    residual = e - line @ torch.linalg.lstsq(line, e[:, None]).solution[:, 0]
+    both = (e - e.mean()) / e.std() + residual / residual.std()
     judged = Calibration(found.offset, found.slope, found.spread, 1e9).judge(error, detail)
-    assert float((judged - noise).abs().max()) < 0.3
-    assert float(judged.mean()) == pytest.approx(0.0, abs=1e-5)
-    assert float(judged.square().mean()) == pytest.approx(1.0, abs=1e-4)
+    assert torch.allclose(judged, both / both.std(correction=0), atol=2e-3)
+    assert float(judged.mean()) == pytest.approx(0.0, abs=1e-9)
+    assert float(judged.square().mean()) == pytest.approx(1.0, abs=1e-9)
+    alone = residual / residual.std()  # each of the two by itself is another score
+    assert float((judged - alone).abs().max()) > 0.5
+    assert float((judged - (e - e.mean()) / e.std()).abs().max()) > 0.5
+
+
+@pytest.mark.parametrize(("noise", "share"), [(1e-3, 1.0), (30.0, 0.5)])
+def test_the_slope_is_excused_as_far_as_detail_explains_errors(noise: float, share: float) -> None:
+    error, detail = _of_detail(4000, noise)
+    centred = detail.log() - detail.log().mean()
+    fitted = float((centred * error.log()).sum() / centred.square().sum())
+    assert Calibration.of(error, detail).slope == pytest.approx(share * fitted, rel=0.02)
 
 
 def test_more_detail_than_normal_images_have_is_no_excuse() -> None:
     detail = torch.linspace(1, 2, 200)
     found = Calibration.of(detail**4, detail)
-    assert 3.5 < found.slope < 4
+    assert 3 < found.slope < 4
     assert found.most == pytest.approx(1.99, abs=0.01)
     busy = torch.tensor([2.0, 8.0])
     judged = found.judge(busy**2, busy)  # a far smaller error than the power law foretells
     assert float(judged[1]) > float(judged[0])
 
 
-def test_calibration_of_equal_details_only_centres() -> None:
+def test_calibration_of_equal_details_or_errors_only_centres() -> None:
     error = torch.tensor([1.0, 2.0, 4.0])
     found = Calibration.of(error, torch.full((3,), 5.0))
-    assert found.slope == pytest.approx(2.0)  # nothing was learned of it
-    assert found.offset == pytest.approx(math.log(2) - 2 * math.log(5))
+    assert found.slope == pytest.approx(0.5)  # nothing was learned of it: half of 1
+    assert found.offset == pytest.approx(math.log(2) - 0.5 * math.log(5))
+    assert found.spread == pytest.approx(math.log(2) * math.sqrt(2 / 3))
+    flat = Calibration.of(torch.full((3,), 2.0), torch.full((3,), 5.0))
+    assert float(flat.judge(torch.tensor(2.0), torch.tensor(5.0))) == pytest.approx(0, abs=1e-3)
+    assert float(flat.judge(torch.tensor(3.0), torch.tensor(5.0))) > 100
 
 
-def test_a_simple_image_with_a_large_error_for_it_stands_out_only_when_calibrated() -> None:
-    """Busy normal images have larger errors than a simple anomaly; calibrated, it is the other
-    way round. A plain error, the deliberately worse score, ranks them wrongly."""
+def test_simple_and_busy_anomalies_both_stand_out_only_when_calibrated() -> None:
+    """Errors 2.5 times those of normal images with as much detail, at little detail, and 3 times
+    the largest details with errors to match: a plain error misses the first, a full correction by
+    detail the second."""
     g = torch.Generator().manual_seed(0)
-    scale = torch.rand(500, generator=g) * 2 + 1
-    normal_error, normal_detail = scale**2 * (0.1 * torch.randn(500, generator=g)).exp(), scale
-    odd_error, odd_detail = torch.tensor([1.2]), torch.tensor([0.5])
-    found = Calibration.of(normal_error, normal_detail)
-    normal, odd = found.judge(normal_error, normal_detail), found.judge(odd_error, odd_detail)
-    assert float((odd > normal).float().mean()) == 1.0
-    assert float((odd_error > normal_error).float().mean()) < 0.3
+    detail = (0.5 * torch.randn(1000, generator=g, dtype=torch.float64)).exp()
+    error = detail * (0.2 * torch.randn(1000, generator=g, dtype=torch.float64)).exp()
+    odd_detail = torch.tensor([0.4, 4.0], dtype=torch.float64)
+    odd_error = torch.tensor([1.0, 5.0], dtype=torch.float64)
+    found = Calibration.of(error, detail)
+    simple, busy = found.judge(odd_error, odd_detail)
+    normal = found.judge(error, detail)
+    assert float((simple > normal).double().mean()) > 0.98
+    assert float((busy > normal).double().mean()) > 0.98
+    assert float((odd_error[0] > error).double().mean()) < 0.7
+    ratio = error / detail
+    assert float((odd_error[1] / odd_detail[1] > ratio).double().mean()) < 0.95
 
 
 def test_error_and_detail_are_what_they_say() -> None:
     x = torch.zeros(2, 1, 20, 20)
-    x[1, 0, 5, 7] = 1.0
+    x[1, 0, 5, 7] = 0.5
     error, detail = error_and_detail(Blur(), x)
     assert float(error[0]) == pytest.approx(1e-6 * 400) and float(detail[0]) == pytest.approx(4e-4)
-    assert float(error[1]) == pytest.approx(9 * (0.5 / 9) ** 2)  # one pixel spread over nine
-    assert float(detail[1]) == pytest.approx(4.0)  # it differs from four neighbours
-    small = x[:, :, :8, :8]
-    assert float(error_and_detail(Blur(), small)[0][1]) == pytest.approx(0.25)  # not smoothed
+    assert float(error[1]) == pytest.approx(0.25**2)
+    assert float(detail[1]) == pytest.approx(4 * 0.5**2)  # it differs from four neighbours
+    assert torch.allclose(error_and_detail(Blur(), x, samples=3)[0], error)  # a mean, not a sum
     row = torch.tensor([[[[3.0, -4.0]]]])
     error, detail = error_and_detail(Blur(), row)
-    assert float(error) == pytest.approx(6.25) and float(detail) == pytest.approx(7.0)
+    assert float(error) == pytest.approx(6.25) and float(detail) == pytest.approx(25.0)
+
+
+def test_detail_sums_over_channels_and_grows_like_errors_with_contrast() -> None:
+    x = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    error, detail = error_and_detail(Blur(), x)
+    each = [error_and_detail(Blur(), x[:, [i]]) for i in range(3)]
+    assert torch.allclose(error, torch.stack([e for e, _ in each]).sum(0))
+    assert torch.allclose(detail, torch.stack([c for _, c in each]).sum(0))
+    stronger = error_and_detail(Blur(), 3 * x)
+    assert torch.allclose(stronger[0], 9 * error) and torch.allclose(stronger[1], 9 * detail)
+
+
+def test_an_image_moved_a_little_errs_in_proportion_to_its_detail() -> None:
+    """Waves of several lengths, reconstructed 0.05 pixels aside: error / detail is 0.05^2 for all,
+    while the errors themselves differ by far."""
+    place = torch.arange(48, dtype=torch.float64)
+    waves = [torch.sin(2 * torch.pi * k * place / 48) for k in (1, 2, 4)]
+    moved = [torch.sin(2 * torch.pi * k * (place - 0.05) / 48) for k in (1, 2, 4)]
+    x, other = (torch.stack(rows)[:, None, None].expand(3, 1, 48, 48) for rows in (waves, moved))
+
+    class Aside(Blur):
+        def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+            return other
+
+    error, detail = error_and_detail(Aside(), x)
+    assert float(error.max() / error.min()) > 10
+    assert torch.allclose(error / detail, torch.full_like(error, 0.05**2), rtol=0.1)
 
 
 def test_scores_are_the_formulas() -> None:

@@ -1,0 +1,67 @@
+"""How the table of anomalies judges a learner: which images each score is fitted to and read on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from damc.data import Images
+from damc.data.sources import ArrayStore
+from damc.errors import BadInput
+from damc.learn import Learner
+from damc.metrics.detection import auprc
+from damc.reproduce.anomaly import judge
+from damc.tasks.scores import Calibration, error_and_detail
+
+
+class Half(Learner):
+    """Sees half of every image, and nothing of a first pixel."""
+
+    name = "half"
+
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        return x * torch.where(torch.arange(x.shape[3]) == 0, 0.0, 0.5)
+
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        return -x.mean((1, 2, 3))
+
+
+class Mute(Half):
+    """Has a score and no reconstruction."""
+
+    name = "mute"
+
+    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        return Learner.reconstruct(self, x, generator=generator)
+
+
+def _images(n: int, seed: int) -> tuple[Images, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x = (torch.rand(n, 1, 6, 6, generator=g) - 0.5) * torch.rand(n, 1, 1, 1, generator=g)
+    labels = (torch.rand(n, generator=g) < 0.3).long() * 7
+    x[labels == 7, :, :, 0] *= 1.5
+    return Images(ArrayStore(x.numpy(), -1.0), name="made", labels=labels), labels == 7
+
+
+def test_every_score_is_read_on_the_test_images_and_calibrated_on_the_others() -> None:
+    normal, _ = _images(700, 0)  # more than one batch
+    test, odd = _images(900, 1)
+    every, rest = test.batch(torch.arange(900)), normal.batch(torch.arange(700))
+    found = judge(Half(), normal, test, 7, seed=0)
+    assert set(found) == {"own", "reconstruction", "calibrated"}
+    error, detail = error_and_detail(Half(), every)
+    fitted = Calibration.of(*error_and_detail(Half(), rest)).judge(error, detail)
+    assert found["own"].auprc == pytest.approx(auprc(odd, -every.mean((1, 2, 3))), abs=1e-6)
+    assert found["reconstruction"].auprc == pytest.approx(auprc(odd, error), abs=1e-6)
+    assert found["calibrated"].auprc == pytest.approx(auprc(odd, fitted), abs=1e-6)
+    assert found["calibrated"].auprc > found["reconstruction"].auprc + 0.05
+    assert found["calibrated"].anomalies == int(odd.sum())
+
+
+def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
+    test, _ = _images(50, 1)
+    assert set(judge(Mute(), test, test, 7, seed=0)) == {"own"}
+    unlabelled = Images(ArrayStore(torch.zeros(4, 1, 6, 6).numpy(), -1.0), name="made")
+    with pytest.raises(BadInput, match="no labels"):
+        judge(Half(), test, unlabelled, 7, seed=0)
