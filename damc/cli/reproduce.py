@@ -63,6 +63,9 @@ class Reproduce:
     inception: Annotated[Path | None, Option("FILE")] = None
     """The Inception file, for features inception."""
 
+    weights: Annotated[Path | None, Option("DIR")] = None
+    """Folder of the published StyleGANs, encoders and VGG16, for inversion at scale paper."""
+
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, $DAMC_DATA, else ./data."""
 
@@ -97,6 +100,7 @@ class Reproduce:
             None if self.inception is None else str(self.inception),
             None if self.data_root is None else str(self.data_root),
             self.threads,
+            None if self.weights is None else str(self.weights),
         )
         try:
             results = run_cells(chosen, options, out, processes=self.processes, report=_tell)

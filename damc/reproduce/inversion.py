@@ -1,8 +1,9 @@
-"""Inverting a decoder: the paper's table of GAN inversion, on a small StyleGAN trained here.
+"""Inverting a decoder: the paper's table of GAN inversion.
 
-Before the cells, a StyleGAN is trained on the data, then everything that inversion learns: an
-encoder, an energy and an amortiser of its codes. Each cell inverts the same unseen images by one
-method.
+At the small scale a StyleGAN is trained on the data first, then everything that inversion learns:
+an encoder, an energy and an amortiser of its codes. At the paper's scale the StyleGAN, its encoder
+and the perceptual network are the published ones, from a folder of weights. Each cell inverts the
+same unseen images by one method.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from damc.errors import BadInput
 from damc.learn.gan import GAN, Settings, Sizes
 from damc.learn.inversion import Inversion
 from damc.learn.inversion_methods import METHODS
+from damc.nets.stylegan_encoder import load_style_encoder
+from damc.nets.vgg import load_vgg16
 from damc.reproduce.table import Cell, Measure, Options, Table
 from damc.tasks.evaluate import choose_features
 from damc.tasks.gan import GANTraining
 from damc.tasks.inversion_training import InversionTraining
-from damc.tasks.invert import figures, invert_images, own_images
+from damc.tasks.invert import figures, invert_images, open_source, own_images
 from damc.tasks.origin import Origin
 from damc.train import load
 
@@ -30,6 +33,8 @@ _ONE_DRAW = "damc, one draw"
 _ROWS = {**{name: {} for name in METHODS}, _ONE_DRAW: {"candidates": 1}}
 _IMAGES = 200
 _DECODER = 4000  # iterations of the StyleGAN; the encoder has 600 then, and DAMC 300
+_PUBLISHED = {"ffhq": ("styleganinv_ffhq256", 500), "lsun-tower": ("styleganinv_tower256", 300)}
+_PUBLISHED_ITERATIONS = 20_000  # of DAMC beside the published networks; the paper does not say
 
 
 class InversionTable(Table):
@@ -38,7 +43,7 @@ class InversionTable(Table):
     name: ClassVar[str] = "inversion"
     about: ClassVar[str] = "codes of unseen images under a frozen StyleGAN (the paper's table 2)"
     uses: ClassVar[frozenset[str]] = frozenset(
-        {"methods", "data", "images", "features", "inception", "iterations"}
+        {"scale", "methods", "data", "images", "features", "inception", "iterations", "weights"}
     )
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("mse", "MSE"),
@@ -66,49 +71,31 @@ class InversionTable(Table):
         for row in rows:
             if row not in _ROWS:
                 raise BadInput(f"the rows of inversion are {', '.join(_ROWS)}, got {row!r}")
-        iterations = options.iterations or _DECODER
-        plan = {
-            "decoder_iterations": iterations,
-            "encoder_iterations": max(1, 3 * iterations // 20),
-            "damc_iterations": max(2, 3 * iterations // 40),
-            "images": options.images or _IMAGES,
-            "features": options.features or "pixel-pca",
-        }
+        if options.weights is not None and options.scale != "paper":
+            raise BadInput("published weights are for --scale paper: the small StyleGAN is trained")
+        plan = _paper_plan if options.scale == "paper" else _small_plan
+        usual = tuple(_PUBLISHED) if options.scale == "paper" else ("mnist",)
         return [
-            Cell(row, name, seed, plan)
+            Cell(row, name, seed, plan(name, options))
             for seed in options.seeds
-            for name in options.data or ("mnist",)
+            for name in options.data or usual
             for row in rows
         ]
 
     def prepare(self, options: Options, out: Path) -> None:
-        for cell in self.cells(options):
-            decoder, learned = _folders(out, cell)
-            origin = _origin(cell, options)
-            if not (decoder / "decoder.safetensors").is_file():
-                settings = Settings(horizon=cell.plan["decoder_iterations"])
-                iterations = cell.plan["decoder_iterations"]
-                sizes = Sizes(origin.shape)
-                GANTraining(sizes, settings, decoder, iterations, origin, cell.seed).run()
-            gan = load(decoder)
-            assert isinstance(gan, GAN)
-            InversionTraining(
-                gan.decoder,
-                learned,
-                cell.plan["encoder_iterations"] + cell.plan["damc_iterations"],
-                origin,
-                seed=cell.seed,
-                changes={
-                    "encoder_iterations": cell.plan["encoder_iterations"],
-                    "warmup_iterations": cell.plan["damc_iterations"] // 3,
-                },
-            ).run()
+        shared = {_folders(out, cell): cell for cell in self.cells(options)}
+        for (decoder, learned), cell in shared.items():
+            if options.scale == "paper":
+                _published(cell, learned, options).run()
+            else:
+                _trained_here(cell, decoder, learned, options).run()
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         out = folder.parent.parent
         learner = load(_folders(out, cell)[1])
         assert isinstance(learner, Inversion)
-        origin = _origin(cell, options)
+        resize = options.scale == "paper"
+        origin = Origin(cell.column, learner.problem.shape, resize=resize, root=_root(options))
         train, unseen = origin.train(), origin.unseen().images
         features = choose_features(cell.plan["features"], train, path=options.inception)
         method = cell.row.partition(",")[0]
@@ -121,12 +108,86 @@ class InversionTable(Table):
         return found
 
     def remarks(self, options: Options) -> str:
+        plan = self.cells(options)[0].plan
         return (
-            f"{options.images or _IMAGES} unseen images; the Frechet distance is between them and "
-            f"their inversions, on {options.features or 'pixel-pca'} features. The paper's figures "
-            "are for 256-pixel StyleGANs. The energy of the lebm rows is the one learned beside "
-            "the amortiser. damc takes the best of 4 draws as its start, unless it says one."
+            f"{plan['images']} unseen images; the Frechet distance is between them and their "
+            f"inversions, on {plan['features']} features. The paper's figures are for 256-pixel "
+            "StyleGANs. The energy of the lebm rows is the one learned beside the amortiser. damc "
+            "takes the best of 4 draws as its start, unless it says one."
         )
+
+
+def _small_plan(name: str, options: Options) -> dict[str, Any]:
+    iterations = options.iterations or _DECODER
+    return {
+        "decoder_iterations": iterations,
+        "encoder_iterations": max(1, 3 * iterations // 20),
+        "damc_iterations": max(2, 3 * iterations // 40),
+        "images": options.images or _IMAGES,
+        "features": options.features or "pixel-pca",
+    }
+
+
+def _paper_plan(name: str, options: Options) -> dict[str, Any]:
+    if name not in _PUBLISHED:
+        raise BadInput(f"StyleGANs are published for {' and '.join(_PUBLISHED)}, not for {name}")
+    if options.weights is None:
+        raise BadInput(
+            "inversion at the paper's scale needs --weights DIR, the folder of "
+            f"{_PUBLISHED[name][0]}_generator.pth, {_PUBLISHED[name][0]}_encoder.pth and vgg16.pth"
+        )
+    return {
+        "damc_iterations": options.iterations or _PUBLISHED_ITERATIONS,
+        "images": options.images or _PUBLISHED[name][1],
+        "features": options.features or "inception",
+    }
+
+
+def _trained_here(cell: Cell, decoder: Path, learned: Path, options: Options) -> InversionTraining:
+    """Inversion of a StyleGAN that is trained now, if it is not there yet."""
+    origin = Origin(cell.column, _shape(cell, options), root=_root(options))
+    if not (decoder / "decoder.safetensors").is_file():
+        iterations = cell.plan["decoder_iterations"]
+        settings = Settings(horizon=iterations)
+        GANTraining(Sizes(origin.shape), settings, decoder, iterations, origin, cell.seed).run()
+    gan = load(decoder)
+    assert isinstance(gan, GAN)
+    changes = {
+        "encoder_iterations": cell.plan["encoder_iterations"],
+        "warmup_iterations": cell.plan["damc_iterations"] // 3,
+    }
+    iterations = cell.plan["encoder_iterations"] + cell.plan["damc_iterations"]
+    return InversionTraining(
+        gan.decoder, learned, iterations, origin, seed=cell.seed, changes=changes
+    )
+
+
+def _published(cell: Cell, learned: Path, options: Options) -> InversionTraining:
+    """Inversion of a published StyleGAN, with its encoder and the perceptual network."""
+    name = _PUBLISHED[cell.column][0]
+    source = open_source(_weights(options, f"{name}_generator"))
+    assert source.decoder is not None
+    return InversionTraining(
+        source.decoder,
+        learned,
+        cell.plan["damc_iterations"],
+        Origin(cell.column, source.shape, resize=True, root=_root(options)),
+        seed=cell.seed,
+        batch=min(64, cell.plan["images"]),
+        changes={"warmup_iterations": cell.plan["damc_iterations"] // 4},
+        encoder=load_style_encoder(_weights(options, f"{name}_encoder")),
+        vgg=load_vgg16(_weights(options, "vgg16")),
+    )
+
+
+def _weights(options: Options, name: str) -> Path:
+    """A file of weights, as published or as `damc convert` writes it."""
+    assert options.weights is not None
+    for suffix in (".safetensors", ".pth"):
+        path = Path(options.weights) / f"{name}{suffix}"
+        if path.is_file():
+            return path
+    raise BadInput(f"there is no {name}.pth or {name}.safetensors in {options.weights}")
 
 
 def _folders(out: Path, cell: Cell) -> tuple[Path, Path]:
@@ -135,7 +196,9 @@ def _folders(out: Path, cell: Cell) -> tuple[Path, Path]:
     return place / "decoder", place / "inversion"
 
 
-def _origin(cell: Cell, options: Options) -> Origin:
-    shape = load_images(cell.column, root=options.data_root).shape
-    root = None if options.data_root is None else Path(options.data_root)
-    return Origin(cell.column, shape, root=root)
+def _shape(cell: Cell, options: Options) -> tuple[int, int, int]:
+    return load_images(cell.column, root=options.data_root).shape
+
+
+def _root(options: Options) -> Path | None:
+    return None if options.data_root is None else Path(options.data_root)

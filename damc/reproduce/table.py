@@ -30,6 +30,7 @@ class Options:
         inception: the Inception file.
         data_root: folder of the named data sets.
         threads: of each process.
+        weights: folder of published weights.
     """
 
     scale: str = "small"
@@ -44,6 +45,7 @@ class Options:
     inception: str | None = None
     data_root: str | None = None
     threads: int | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
