@@ -24,8 +24,9 @@ demo: $(INSTALLED) ## install, and run `damc demo`
 test: lint ## install, check format, lint and types, run the fast tests and every example
 	$(PYTEST)
 
-test-all: lint ## the same, with the slow statistical tests too
+test-all: lint ## the same, with the slow statistical tests and the speed floors too
 	$(PYTEST) -m ""
+	$(BIN)/python -m benchmarks --check
 
 lint: $(INSTALLED_TEST) ## check format, lint and types
 	$(BIN)/ruff format --check .

@@ -35,7 +35,7 @@ class Detect:
     """Share of normal images below the threshold; 0.95 if not given."""
 
     score: Literal["auto", "calibrated", "joint", "authors", "reconstruction", "own"] = "auto"
-    """calibrated: how far the error lies above that of normal images, and of those with as much
+    """calibrated: how far the error lies above that of normal images, or of those with as much
     detail; joint: minus the log joint of the model; authors: that of the paper's code;
     reconstruction: the squared error; own: the method's; auto: what the detector was saved with,
     else calibrated."""

@@ -116,3 +116,8 @@ class AmortisedLearner(ChainLearner):
         else:
             raise BadInput(f"source of inference must be amortiser or gaussian, got {source!r}")
         return self.climb(x, z, moves if steps is None else steps, noise, generator)
+
+    def glimpse(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """g(z) at z ~ q(z | x) after a single posterior move, once there is a q to speak of."""
+        steps = 1 if "amortiser" in self.sources else None
+        return self.reconstruct(x, steps=steps, generator=generator)

@@ -147,6 +147,14 @@ class Learner(nn.Module):
         """Images as the model sees them, of the shape of x."""
         raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
 
+    def glimpse(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Images as the model sees them at first sight, of the shape of x, for anomaly detection.
+
+        Refining a reconstruction for the very image, as `reconstruct` may, repairs what is unusual
+        about an anomaly. The same as `reconstruct` where nothing is refined.
+        """
+        return self.reconstruct(x, generator=generator)
+
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """How unusual images are, ``(B,)``; higher is more anomalous."""
         raise Unable(f"{self.name} has no anomaly score")

@@ -34,7 +34,7 @@ def recall_detector(run: Run, parameters: set[str]) -> dict[str, Any] | None:
     try:
         memory = json.loads(path.read_bytes())
         scaling_from(memory["scaling"])
-        Calibration(*(memory["calibration"] or (0.0, 0.0, 1.0, 1.0)))
+        Calibration(*(memory["calibration"] or (0.0,) * 6))
         scores = [memory["normal_scores"], memory["decision_scores"], [memory["seed"]]]
         finite = all(part and all(map(math.isfinite, part)) for part in scores)
         if not finite or {*memory["parameters"]} != parameters:

@@ -6,8 +6,8 @@ Every score averages over posterior samples z of the image x, from `learner.infe
 - "authors": |x - g(z)|^2 + E(z) + |z|^2 / 2, the score of the paper's code, whose error has weight
   1 whatever sigma is;
 - "reconstruction": |x - g(z)|^2;
-- "calibrated": how far the error of the reconstruction lies above that of normal images, and of
-  normal images with as much detail; see `Calibration`;
+- "calibrated": how far the error at first sight lies above that of normal images, or of normal
+  images with as much detail; see `Calibration`;
 - "own": the learner's own `anomaly_score`, for learners without a latent model.
 """
 
@@ -62,38 +62,34 @@ def score(
 
 @dataclass(frozen=True)
 class Calibration:
-    """What error is to be expected of a normal image, given how much detail it has.
+    """What errors normal images have, and what error an image of so much detail should have.
 
     A model makes larger errors e(x) on images with more strokes, edges or texture, c(x), so a plain
-    error mistakes simple anomalies for normal images. But if all of that is excused, anomalies
-    that have much detail go free. So two questions are asked of the log error, how far it lies
-    above that of normal images,
+    error takes simple anomalies for normal images; but if detail excuses errors altogether, busy
+    anomalies go free. So two questions are asked, how far the log error lies above that of normal
+    images,
 
-        u = (log e - mean) / s,
+        u = (log e - mean) / spread,
 
     and how far above that of normal images with as much detail, by a straight line fitted to them,
 
-        v = (log e - offset - slope log c) / r,
+        v = (log e - offset - slope log c) / residual_spread,
 
-    and the score is u + v, scaled to mean 0 and spread 1 on normal images, whatever the data. Sums
-    of straight lines are one: that score is the standardised residual of a line whose slope is
-
-        slope s / (s + r),
-
-    all of it where detail explains errors well (r far below s), and half of it where it hardly
-    does. An image with more detail than normal ones have is not excused for it: c counts up to
-    `most`, their 99th percentile. The fitted slope is drawn towards 1, which matters only where few
-    images or equal details say little: errors and details both grow with contrast squared.
+    and an image is as anomalous as either says: the score is log(exp(u) + exp(v)). An image with
+    more detail than normal ones have is not excused for it: c counts up to `most`, their 99th
+    percentile. The slope is drawn towards 1, which matters only where few images or equal details
+    say little: errors and details both grow with contrast squared.
 
     To correct a likelihood by the input's complexity is the idea of Serra et al., "Input complexity
-    and out-of-distribution detection with likelihood-based generative models", ICLR 2020. That it
-    is needed was seen with the digits 1 and 4 of MNIST held out; this form of it was chosen with 8
-    and 3 held out, and on parts of digits and shrunken ones.
+    and out-of-distribution detection with likelihood-based generative models", ICLR 2020.
+    docs/results.md says on which images this form was chosen.
     """
 
+    mean: float
+    spread: float
     offset: float
     slope: float
-    spread: float
+    residual_spread: float
     most: float
 
     @classmethod
@@ -117,17 +113,17 @@ class Calibration:
         log_e, log_c = error.double().log(), detail.double().log()
         e, c = log_e - log_e.mean(), log_c - log_c.mean()
         slope = (float((c * e).sum()) + 1.0) / (float(c.square().sum()) + 1.0)
-        s, r = _spread(e), _spread(e - slope * c)
-        slope *= s / (s + r)
-        offset = float(log_e.mean()) - slope * float(log_c.mean())
+        mean = float(log_e.mean())
+        offset = mean - slope * float(log_c.mean())
         most = float(torch.quantile(detail.double(), 0.99))
-        return cls(offset, slope, _spread(e - slope * c), most)
+        return cls(mean, _spread(e), offset, slope, _spread(e - slope * c), most)
 
     def judge(self, error: Tensor, detail: Tensor) -> Tensor:
-        """The standardised residual of known errors and details, ``(B,)``."""
-        counted = detail.double().clamp_max(self.most).log()
-        residual = error.double().log() - self.offset - self.slope * counted
-        return (residual / self.spread).to(error.dtype)
+        """The score of known errors and details, ``(B,)``."""
+        e, c = error.double().log(), detail.double().clamp_max(self.most).log()
+        u = (e - self.mean) / self.spread
+        v = (e - self.offset - self.slope * c) / self.residual_spread
+        return torch.logaddexp(u, v).to(error.dtype)
 
     def score(
         self,
@@ -149,18 +145,19 @@ def error_and_detail(
     samples: int = 1,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Errors of reconstruction, and how much detail the images have, ``(B,)`` each.
+    """Errors at first sight, and how much detail the images have, ``(B,)`` each.
 
-    The error is squared and summed. The detail of an image is the sum of squared differences
-    between neighbouring pixels, |grad x|^2: what an error is in proportion to where edges are off
-    by a little. That of a plain vector, which has no neighbours, is the sum of its squares. Both
-    are kept above a millionth of a pixel, so that their logarithms exist.
+    The error is that of `Learner.glimpse`, squared, summed, and averaged over `samples` of them.
+    The detail of an image is the sum of squared differences between neighbouring pixels,
+    |grad x|^2: what an error is in proportion to where edges are off by a little. That of a plain
+    vector, which has no neighbours, is the sum of its squares. Both are kept above a millionth of
+    a pixel, so that their logarithms exist.
     """
     errors = []
     for part in torch.split(x, _PART):
         total = part.new_zeros(len(part))
         for _ in range(samples):
-            difference = part - learner.reconstruct(part, generator=generator)
+            difference = part - learner.glimpse(part, generator=generator)
             total += difference.square().flatten(1).sum(1)
         errors.append(total / samples)
     floor = 1e-6 * x[0].numel()

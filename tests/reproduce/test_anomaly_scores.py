@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from damc.data import Images
+from damc.data import Images, load_images
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput
-from damc.learn import Learner
+from damc.learn import DAMC, Learner
 from damc.metrics.detection import auprc
 from damc.reproduce.anomaly import judge
-from damc.tasks.scores import Calibration, error_and_detail
+from damc.tasks.scores import Calibration, error_and_detail, score
 
 
 class Half(Learner):
@@ -27,13 +27,13 @@ class Half(Learner):
         return -x.mean((1, 2, 3))
 
 
-class Mute(Half):
+class Mute(Learner):
     """Has a score and no reconstruction."""
 
     name = "mute"
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        return Learner.reconstruct(self, x, generator=generator)
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        return -x.mean((1, 2, 3))
 
 
 def _images(n: int, seed: int) -> tuple[Images, Tensor]:
@@ -65,3 +65,18 @@ def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
     unlabelled = Images(ArrayStore(torch.zeros(4, 1, 6, 6).numpy(), -1.0), name="made")
     with pytest.raises(BadInput, match="no labels"):
         judge(Half(), test, unlabelled, 7, seed=0)
+
+
+def test_one_inference_serves_the_scores_that_need_no_calibration() -> None:
+    torch.manual_seed(0)
+    learner = DAMC.from_preset("digits-small", sigma=0.5).eval()
+    images = load_images("digits")
+    test = images.subset(torch.arange(40))
+    found = judge(learner, images.subset(torch.arange(40, 80)), test, 3, seed=5)
+    assert test.labels is not None
+    odd = test.labels == 3
+    x = test.batch(torch.arange(40))
+    for kind in ("own", "authors", "reconstruction"):
+        generator = torch.Generator().manual_seed(5)
+        alone = score(learner, x, kind, generator=generator)
+        assert found[kind].auprc == pytest.approx(auprc(odd, alone), abs=1e-6)
