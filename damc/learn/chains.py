@@ -8,7 +8,9 @@ from __future__ import annotations
 
 __all__ = ["ChainLearner", "ChainSettings"]
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="ChainLearner")
 
-KERNELS: dict[str, type[Kernel]] = {"langevin": Langevin, "underdamped": Underdamped}
-"""How posterior chains may move, by name."""
+KERNELS: dict[str, Callable[[float, int], Kernel]] = {
+    "langevin": Langevin,
+    # Chains that start far up a slope overshoot with less friction than this.
+    "underdamped": partial(Underdamped, friction=10.0),
+}
+"""How posterior chains may move, by name: from a step size and a number of moves."""
 
 
 @dataclass(frozen=True)

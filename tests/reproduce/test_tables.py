@@ -134,7 +134,9 @@ def test_capacity_and_steps_change_what_they_say() -> None:
 def test_momentum_and_economies_change_what_they_say() -> None:
     preset = find("mnist-5k-small")
     short = Steps().changed(preset, "T=10, underdamped").learner("damc")
-    assert short.posterior_kernel == Underdamped(preset.settings.posterior_step_size, 10)
+    assert short.posterior_kernel == Underdamped(
+        preset.settings.posterior_step_size, 10, friction=10.0
+    )
     assert Steps().changed(preset, "T=10").settings.posterior_kernel == "langevin"
     exact = Economies().changed(preset, "exact").settings
     assert (exact.start_solver, exact.start_steps, exact.posterior_steps) == ("ancestral", 100, 30)
