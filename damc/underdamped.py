@@ -58,7 +58,7 @@ class Underdamped(Kernel):
             v = torch.empty_like(z).normal_(generator=generator) + h / 2 * grad
         else:
             v = v + h * grad  # the half that the last move left out, and this one's
-        keep = torch.exp(torch.as_tensor(-self.friction * h).to(z))
+        keep = torch.exp(torch.as_tensor(-self.friction * h, dtype=z.dtype, device=z.device))
         w = torch.empty_like(z).normal_(generator=generator)
 
         z = z + h / 2 * v

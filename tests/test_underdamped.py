@@ -78,3 +78,20 @@ def test_velocities_go_on_in_the_next_run(generator: torch.Generator) -> None:
 def test_friction_must_be_positive() -> None:
     with pytest.raises(BadInput, match="friction must be positive"):
         Underdamped(0.1, friction=0.0)
+
+
+def test_friction_keeps_double_precision() -> None:
+    """One free move in closed form: a share exp(-friction h) is kept, to the last digit."""
+    kernel = Underdamped(0.1, 1, friction=3.0)
+    z, v = torch.zeros(5, 2, dtype=torch.float64), torch.ones(5, 2, dtype=torch.float64)
+    seed = torch.Generator().manual_seed(4)
+    state, _ = kernel.run(
+        kernel.init(z)._replace(velocity=v),
+        lambda z: 0 * z.sum(1),
+        torch.Generator().manual_seed(4),
+    )
+    keep = math.exp(-0.3)
+    w = torch.empty_like(z).normal_(generator=seed)
+    assert state.velocity is not None
+    expected = keep * v + math.sqrt(1 - keep**2) * w
+    torch.testing.assert_close(state.velocity, expected, rtol=0, atol=1e-14)

@@ -34,6 +34,7 @@ _ROWS = {**{name: {} for name in METHODS}, _ONE_DRAW: {"candidates": 1}}
 _IMAGES = 200
 _DECODER = 4000  # iterations of the StyleGAN; the encoder has 600 then, and DAMC 300
 _PUBLISHED = {"ffhq": ("styleganinv_ffhq256", 500), "lsun-tower": ("styleganinv_tower256", 300)}
+_PUBLISHED_BATCH = 64
 _PUBLISHED_ITERATIONS = 20_000  # of DAMC beside the published networks; the paper does not say
 
 
@@ -167,13 +168,14 @@ def _published(cell: Cell, learned: Path, options: Options) -> InversionTraining
     name = _PUBLISHED[cell.column][0]
     source = open_source(_weights(options, f"{name}_generator"))
     assert source.decoder is not None
+    origin = Origin(cell.column, source.shape, resize=True, root=_root(options))
     return InversionTraining(
         source.decoder,
         learned,
         cell.plan["damc_iterations"],
-        Origin(cell.column, source.shape, resize=True, root=_root(options)),
+        origin,
         seed=cell.seed,
-        batch=min(64, cell.plan["images"]),
+        batch=min(_PUBLISHED_BATCH, len(origin.train())),
         changes={"warmup_iterations": cell.plan["damc_iterations"] // 4},
         encoder=load_style_encoder(_weights(options, f"{name}_encoder")),
         vgg=load_vgg16(_weights(options, "vgg16")),
