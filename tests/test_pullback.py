@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from damc import EnergyPrior, Langevin, LatentModel
 from damc.density import still, value_and_grad
-from damc.nets import HYBRIDS, mlp_conv_decoder, mlp_decoder, mlp_energy
+from damc.nets import (
+    DECODERS,
+    HYBRIDS,
+    conv_decoder,
+    mlp_conv_decoder,
+    mlp_decoder,
+    mlp_energy,
+)
 from damc.pullback import pullback
 
 LAYERS = [
@@ -100,3 +107,19 @@ def test_an_energy_of_the_users_own_goes_through_autograd() -> None:
     z = torch.randn(5, 2)
     _, grad = value_and_grad(still(EnergyPrior(Own())), z)
     torch.testing.assert_close(grad, -z - 4 * z.pow(3))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_papers_decoders_pull_back_what_autograd_does(
+    name: str, generator: torch.Generator
+) -> None:
+    """All their layers, the first one's product included, in the layouts of the fast path."""
+    decoder = conv_decoder(5, DECODERS[name], 3, width=1).double()
+    z = torch.randn(2, 5, dtype=torch.float64, generator=generator)
+    y, pull = pullback(decoder)(z)
+    grad = torch.randn(y.shape, dtype=torch.float64, generator=generator)
+    z.requires_grad_()
+    expected = decoder(z)
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
+    (gradient,) = torch.autograd.grad(expected, z, grad)
+    torch.testing.assert_close(pull(grad), gradient, rtol=1e-9, atol=1e-12)
