@@ -302,7 +302,7 @@ class Amortiser(nn.Module):
         matrices = net.matrices()
         if rows * len(times) > 1000:  # laying them out costs about as much as ten small products
             matrices = [matrix.contiguous() for matrix in matrices]
-        together = max(1, 1024 // rows)
+        together = max(1, 256 // rows)  # few enough for a core's cache
         known: tuple[int, list[Modulation]] = (-1, [])  # a part of the grid, and its modulations
 
         def each(steps: Tensor) -> Sequence[Tensor]:

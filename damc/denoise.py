@@ -111,9 +111,11 @@ class VectorDenoiser(nn.Module):
         """Gate and shift of every block, from the two shares' sum.
 
         The gate is sigmoid(W2 c + b2). The shift holds all else that h does not change,
-        W3 c + b4 + b1 * gate, so that a block is left with one product of h.
+        W3 c + b4 + b1 * gate, so that a block is left with one product of h. Without a graph
+        everything is done in place, that of `share` included.
         """
-        contexts = torch.split(F.silu(share), list(self.widths), dim=-1)
+        free = not torch.is_grad_enabled()
+        contexts = torch.split(F.silu(share, inplace=free), list(self.widths), dim=-1)
         pairs = []
         for c, layer, b2, inputs in zip(
             contexts, self.modulations, self.gates, self.inputs, strict=True
@@ -122,8 +124,8 @@ class VectorDenoiser(nn.Module):
             b1, b4 = inputs.bias.chunk(2)
             both = F.linear(c, layer.weight).add_(torch.cat([b2, b4]))  # faster than a bias inside
             gate, shift = both.chunk(2, dim=-1)
-            gate = torch.sigmoid(gate)
-            pairs.append((gate, torch.addcmul(shift, gate, b1)))
+            gate = gate.sigmoid_() if free else gate.sigmoid()
+            pairs.append((gate, shift.addcmul_(gate, b1) if free else shift.addcmul(gate, b1)))
         return pairs
 
     def matrices(self) -> list[Tensor]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 __all__ = ["ImagePosterior", "LatentModel"]
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from damc.density import EnergyPrior, Posterior, StillTarget, still, value_and_grad
 from damc.errors import BadInput
-from damc.pullback import pullback
+from damc.pullback import pullback, without_shuffle
 
 
 class LatentModel(nn.Module):
@@ -72,8 +73,10 @@ class ImagePosterior(Posterior):
         """
         if not isinstance(self.model.decoder, nn.Sequential):
             return None
-        prior, decode = still(self.model.prior), pullback(self.model.decoder)
-        variance, x = self.model.sigma**2, self.x
+        decoder, factor = without_shuffle(self.model.decoder)
+        prior, decode = still(self.model.prior), pullback(decoder)
+        variance = self.model.sigma**2
+        x = self.x if factor == 1 else F.pixel_unshuffle(self.x, factor)
 
         def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal x
@@ -84,6 +87,8 @@ class ImagePosterior(Posterior):
             error = x - image
             # The norm reads the error once; its square would first be written out.
             norm = torch.linalg.vector_norm(error, dim=tuple(range(1, error.ndim)))
-            return value - norm.square() / (2 * variance), grad + pull(error / variance)
+            # Pulling back is linear: the latent gradient is divided, not the image.
+            grad = torch.add(grad, pull(error), alpha=1 / variance)
+            return value - norm.square() / (2 * variance), grad
 
         return StillTarget(self, gradient)

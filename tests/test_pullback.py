@@ -16,7 +16,7 @@ from damc.nets import (
     mlp_decoder,
     mlp_energy,
 )
-from damc.pullback import pullback
+from damc.pullback import pullback, without_shuffle
 
 LAYERS = [
     nn.Linear(4, 3),
@@ -76,6 +76,7 @@ def test_a_still_target_knows_the_weights_of_its_run() -> None:
     "decoder",
     [
         mlp_decoder(4, (1, 8, 8), (6,)),
+        mlp_decoder(4, (3, 8, 6), (6,)),  # whose last linear layer makes maps
         mlp_conv_decoder(4, (3, 8, 8), HYBRIDS["quarter"], (6,), 2),
         nn.Linear(4, 10),  # no Sequential: autograd throughout
     ],
@@ -123,3 +124,45 @@ def test_the_papers_decoders_pull_back_what_autograd_does(
     torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-12)
     (gradient,) = torch.autograd.grad(expected, z, grad)
     torch.testing.assert_close(pull(grad), gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", HYBRIDS)
+def test_hybrid_decoders_pull_back_what_autograd_does(
+    rows: str, generator: torch.Generator
+) -> None:
+    """Maps that linear layers make come out in their order, whatever the layout behind it."""
+    decoder = mlp_conv_decoder(5, (3, 8, 12), HYBRIDS[rows], (7,), 2).double()
+    z = torch.randn(2, 5, dtype=torch.float64, generator=generator)
+    y, pull = pullback(decoder)(z)
+    grad = torch.randn(y.shape, dtype=torch.float64, generator=generator)
+    (gradient,) = torch.autograd.grad(decoder(z.requires_grad_()), z, grad)
+    torch.testing.assert_close(y, decoder(z).detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(pull(grad), gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [nn.LeakyReLU(0.2), nn.ReLU(), nn.Tanh(), nn.Softplus()], ids=str)
+def test_what_it_is_given_is_left_alone(first: nn.Module) -> None:
+    """Activations work in place where nobody else reads: not on the caller's points, nor on what
+    a layer before them needs for its own gradient."""
+    net = nn.Sequential(first, nn.Tanh(), nn.LeakyReLU(0.2), nn.Linear(4, 4), nn.Tanh()).double()
+    h = torch.randn(6, 4, dtype=torch.float64)
+    before = h.clone()
+    y, pull = pullback(net)(h)
+    assert h.equal(before)
+    expected = net(h.requires_grad_())
+    grad = torch.randn_like(y)
+    (gradient,) = torch.autograd.grad(expected, h, grad)
+    torch.testing.assert_close(y, expected.detach())
+    torch.testing.assert_close(pull(grad), gradient)
+
+
+def test_a_last_shuffle_is_left_out_only_where_pixels_keep_their_values() -> None:
+    conv, shuffle = nn.Conv2d(2, 12, 3, padding=1), nn.PixelShuffle(2)
+    rest, factor = without_shuffle(nn.Sequential(conv, shuffle, nn.Tanh()))
+    x = torch.randn(1, 2, 4, 4)
+    assert factor == 2
+    torch.testing.assert_close(nn.functional.pixel_shuffle(rest(x), 2), shuffle(conv(x)).tanh())
+    for last in (nn.Conv2d(3, 3, 1), nn.Softmax(1)):
+        net = nn.Sequential(conv, shuffle, last)
+        assert without_shuffle(net) == (net, 1)
+    assert without_shuffle(nn.Sequential())[1] == 1
