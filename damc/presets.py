@@ -5,7 +5,8 @@ from __future__ import annotations
 __all__ = ["PRESETS", "Networks", "Preset", "find"]
 
 import difflib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from damc.errors import BadInput
@@ -27,19 +28,22 @@ class Preset:
     iterations: int = 200_000
     flip: bool = False
     minutes: int | None = None  # of training on 2 cores, roughly; None wants a GPU
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What single methods, by name, do otherwise than `settings` say."""
 
     def learner(self, method: str = "damc", /, **changes: Any) -> Learner:
         """A fresh learner, with settings changed by keyword.
 
         Any method takes the preset's networks, and those of the preset's settings that it knows
-        by the same name: sigma, chain lengths, rates and their decay.
+        by the same name: sigma, chain lengths, rates and their decay; `own` comes before them.
         """
         kind = find_method(method)
-        known = {field.name for field in fields(kind.settings_type)}
+        known = {f.name for f in fields(kind.settings_type)}
         shared = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
         values = {name: value for name, value in shared.items() if name in known}
+        own = self.own.get(method, {})
         try:
-            settings = kind.settings_type(**{**values, **changes})
+            settings = kind.settings_type(**{**values, **own, **changes})
         except TypeError as error:
             raise BadInput(f"{self.name}: {error}") from error
         return kind.build(self.networks, settings)
@@ -124,14 +128,27 @@ def _small(
     *,
     data: str | None = None,
     flip: bool = False,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
     **settings: Any,
 ) -> Preset:
     # The penalty keeps the energy from drifting: without it, E at the data falls without end.
     chosen = Settings(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **settings})
     data = name.removesuffix("-small") if data is None else data
     return Preset(
-        name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes
+        name,
+        about,
+        data,
+        networks,
+        chosen,
+        iterations=iterations,
+        flip=flip,
+        minutes=minutes,
+        own=own or {},
     )
+
+
+# Chains that start at an amortiser's sample need half the moves of those that start at noise.
+_WARM = {method: {"posterior_steps": 10} for method in ("damc", "damc-g")}
 
 
 _SMALL = (
@@ -210,6 +227,8 @@ _SMALL = (
         minutes=30,
         sigma=0.3,
         posterior_steps=20,
+        encoder_updates=1,
+        own=_WARM,
     ),
     _small(
         "cifar10-small",
@@ -226,6 +245,8 @@ _SMALL = (
         flip=True,
         sigma=0.3,
         posterior_steps=20,
+        encoder_updates=1,
+        own=_WARM,
     ),
 )
 

@@ -115,7 +115,7 @@ class Steps(_Scaled):
         settings = replace(
             preset.settings, posterior_steps=int(steps), posterior_kernel=kernel or "langevin"
         )
-        return replace(preset, settings=settings)
+        return replace(preset, settings=settings, own={})
 
 
 class Economies(_Scaled):
@@ -143,4 +143,4 @@ class Economies(_Scaled):
         for name, change in self.changes.items():
             if row in (name, "all three"):
                 settings |= change
-        return replace(preset, settings=replace(preset.settings, **settings))
+        return replace(preset, settings=replace(preset.settings, **settings), own={})

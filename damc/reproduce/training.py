@@ -20,6 +20,7 @@ from damc.presets import Preset
 from damc.train import fit
 
 _PILOT = 24  # iterations that are timed to plan a budget of minutes
+_PRODUCTS = 4  # timed after each of them
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ def train(
     minutes, a pilot of a few iterations says how many that are; it is run once, and its answer
     kept in the folder, so that an interrupted cell goes on as planned.
 
+    Minutes are those of one machine in one state for all cells, although a machine may be busier
+    in one hour than in another: a pilot counts how many products of matrices an iteration is
+    worth, and what a product takes is measured by the first cell alone, for all others.
+
     Returns:
         The learner, and the iterations and seconds of its training.
     """
@@ -69,10 +74,11 @@ def train(
         if plan.is_file():
             iterations = int(json.loads(plan.read_text())["iterations"])
         else:
-            each = _seconds(fresh(_PILOT), images, batch, seed)
-            iterations = max(_PILOT, int(60 * budget.minutes / each))
-            text = json.dumps({"iterations": iterations, "seconds_each": each})
-            write_atomically(plan, text + "\n")
+            products, seconds = _worth(fresh(_PILOT), images, batch, seed)
+            seconds = _first(folder.parent / "product.json", seconds)
+            iterations = max(_PILOT, int(60 * budget.minutes / (products * seconds)))
+            found = {"iterations": iterations, "products_each": products, "seconds": seconds}
+            write_atomically(plan, json.dumps(found) + "\n")
     learner = fresh(iterations)
     fit(
         learner,
@@ -89,17 +95,47 @@ def train(
     return learner.eval(), {"iterations": float(iterations), "seconds": _trained(folder / "run")}
 
 
-def _seconds(learner: Learner, images: Images, batch: int, seed: int) -> float:
-    """Wall-clock of one iteration, averaged over a whole schedule of `_PILOT` iterations."""
+def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[float, float]:
+    """How many products of matrices one iteration is worth, and the seconds of a product now.
+
+    Both are timed in turn over a whole schedule of `_PILOT` iterations, so that whatever else the
+    machine does slows both.
+    """
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    learner.to(device)
     feed = batches(images, batch, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    start = 0.0
+    generator = torch.Generator(device).manual_seed(seed)
+    matrix = torch.ones(1024, 1024, device=device)
+    iterating, multiplying = 0.0, 0.0
     for k in range(_PILOT):
-        if k == 2:  # the first ones pay for memory and threads
-            start = time.monotonic()
         x, index = next(feed)
-        learner.step(x, index, generator)
-    return (time.monotonic() - start) / (_PILOT - 2)
+        times = [_now(device)]
+        learner.step(x.to(device), index, generator)
+        times.append(_now(device))
+        for _ in range(_PRODUCTS):
+            matrix @ matrix
+        times.append(_now(device))
+        if k > 1:  # the first ones pay for memory and threads
+            iterating += times[1] - times[0]
+            multiplying += times[2] - times[1]
+    return _PRODUCTS * iterating / multiplying, multiplying / (_PRODUCTS * (_PILOT - 2))
+
+
+def _now(device: torch.device) -> float:
+    """The time when all that was asked of the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.monotonic()
+
+
+def _first(path: Path, value: float) -> float:
+    """The value that was written to `path` first, by whichever process."""
+    try:
+        with path.open("x") as file:
+            file.write(json.dumps(value))
+            return value
+    except FileExistsError:
+        return float(json.loads(path.read_text()))
 
 
 def _trained(run: Path) -> float:

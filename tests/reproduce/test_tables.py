@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from damc.data import load_images
 from damc.errors import BadInput
 from damc.learn import METHODS
 from damc.presets import find
@@ -152,22 +153,46 @@ def test_an_unknown_kernel_is_one_clear_sentence() -> None:
 
 
 def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
-    from damc.data import load_images
-
     preset, images = find("digits-small"), load_images("digits")
     changes = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1}
     budget = Budget(minutes=0.005)
-    first, took = train(preset, "damc", images, tmp_path, budget, batch=8, changes=changes)
-    planned = json.loads((tmp_path / "budget.json").read_text())
-    expected = max(24, int(0.3 / planned["seconds_each"]))
+    folder = tmp_path / "one"
+    folder.mkdir()
+    first, took = train(preset, "damc", images, folder, budget, batch=8, changes=changes)
+    planned = json.loads((folder / "budget.json").read_text())
+    expected = max(24, int(0.3 / (planned["products_each"] * planned["seconds"])))
     assert took["iterations"] == planned["iterations"] == expected
     assert first.settings.horizon == planned["iterations"]
-    (tmp_path / "budget.json").write_text(json.dumps({"iterations": planned["iterations"]}))
-    again, _ = train(preset, "damc", images, tmp_path, budget, batch=8, changes=changes)
+    (folder / "budget.json").write_text(json.dumps({"iterations": planned["iterations"]}))
+    again, _ = train(preset, "damc", images, folder, budget, batch=8, changes=changes)
     for one, other in zip(first.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
     with pytest.raises(BadInput, match="either"):
         Budget()
+
+
+def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
+    """A machine that has become a thousand times slower since then gives no fewer iterations."""
+    preset, images = find("digits-small"), load_images("digits")
+    changes = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1}
+    (tmp_path / "product.json").write_text("1e-6")
+    folder = tmp_path / "one"
+    folder.mkdir()
+    budget = Budget(minutes=0.00001)
+    train(preset, "damc", images, folder, budget, batch=8, changes=changes)
+    planned = json.loads((folder / "budget.json").read_text())
+    assert planned["seconds"] == 1e-6
+    assert planned["iterations"] == max(24, int(0.0006 / (planned["products_each"] * 1e-6)))
+    assert planned["iterations"] > 24
+
+
+def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
+    preset = find("svhn-small")
+    assert preset.learner("damc").settings.posterior_steps == 10
+    assert preset.learner("lebm").settings.posterior_steps == 20
+    assert preset.learner("damc", posterior_steps=7).settings.posterior_steps == 7
+    changed = Steps().changed(preset, "T=50").learner("damc")
+    assert changed.settings.posterior_steps == 50
 
 
 def test_slug() -> None:
