@@ -24,9 +24,15 @@ CASES = {
 }
 """Batch and rounds of each preset."""
 
-EXACT: dict[str, Any] = {"start_solver": "ancestral", "start_steps": 100}
-FEW: dict[str, Any] = {"start_solver": "multistep", "start_steps": 10}
+EXACT: dict[str, Any] = {
+    "start_solver": "ancestral",
+    "start_steps": 100,
+    "encoder_updates": None,
+}
+FEW: dict[str, Any] = EXACT | {"start_solver": "multistep", "start_steps": 10}
+SHARED: dict[str, Any] = FEW | {"encoder_updates": 1}
 SHORT: dict[str, Any] = {"posterior_kernel": "underdamped", "posterior_steps": 10}
+"""What chains are shortened to where the preset itself does not say it for DAMC."""
 
 
 def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> list[dict[str, Any]]:
@@ -40,18 +46,22 @@ def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> li
 
 def _ways(name: str, batch: int) -> dict[str, Callable[[], Any]]:
     torch.manual_seed(0)
-    shape = find(name).networks.shape
+    preset = find(name)
+    shape, moves = preset.networks.shape, {"posterior_steps": preset.settings.posterior_steps}
+    warm = preset.own.get("damc")
     x, index = torch.rand(batch, *shape) * 2 - 1, torch.arange(batch)
     generator = torch.Generator().manual_seed(0)
-    exact = DAMC.from_preset(name, **EXACT)
-    few = DAMC.from_preset(name, **FEW)
-    shared = DAMC.from_preset(name, **FEW, encoder_updates=1)
-    short = DAMC.from_preset(name, **FEW, **SHORT, encoder_updates=1)
+    exact = DAMC.from_preset(name, **EXACT, **moves)
+    few = DAMC.from_preset(name, **FEW, **moves)
+    shared = DAMC.from_preset(name, **SHARED, **moves)
+    short = DAMC.from_preset(name, **SHARED, **(warm or SHORT))
     plainly = PlainDAMC(exact)
     return {
         "plain transcription": lambda: plainly.step(x, generator),
         "damc, same mathematics": lambda: exact.step(x, index, generator),
         "damc, 10-step starts": lambda: few.step(x, index, generator),
         "damc, 10-step starts, encoder in 1 of 6 updates": lambda: shared.step(x, index, generator),
-        "damc, and 10 underdamped moves": lambda: short.step(x, index, generator),
+        f"damc, and 10 {'' if warm else 'underdamped '}moves": lambda: short.step(
+            x, index, generator
+        ),
     }

@@ -63,7 +63,7 @@ def _measured(what: str, things: dict[str, Callable[[], Any]], rounds: int) -> l
 
 def _learners(name: str, batch: int, **changes: Any) -> tuple[DAMC, PlainDAMC, torch.Tensor]:
     torch.manual_seed(0)
-    learner = DAMC.from_preset(name, **changes)
+    learner = DAMC.from_preset(name, encoder_updates=None, **changes)
     return learner, PlainDAMC(learner), torch.rand(batch, *find(name).networks.shape) * 2 - 1
 
 

@@ -178,11 +178,11 @@ def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
     (tmp_path / "product.json").write_text("1e-6")
     folder = tmp_path / "one"
     folder.mkdir()
-    budget = Budget(minutes=0.00001)
+    budget = Budget(minutes=0.000001)
     train(preset, "damc", images, folder, budget, batch=8, changes=changes)
     planned = json.loads((folder / "budget.json").read_text())
     assert planned["seconds"] == 1e-6
-    assert planned["iterations"] == max(24, int(0.0006 / (planned["products_each"] * 1e-6)))
+    assert planned["iterations"] == max(24, int(0.00006 / (planned["products_each"] * 1e-6)))
     assert planned["iterations"] > 24
 
 
