@@ -75,7 +75,7 @@ class TrainedTable(Table):
         shared = "Every method has the same networks, data and"
         budget = self.budget(options, 0)
         time = (
-            f"{budget['minutes']:g} minutes of training."
+            f"{budget['minutes']:g} minute{'' if budget['minutes'] == 1 else 's'} of training."
             if budget["minutes"] is not None
             else f"{budget['iterations'] or 'its preset'} iterations."
         )
