@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Budget", "train"]
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,8 @@ def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[flo
     Both are timed in turn over a whole schedule of `_PILOT` iterations, so that whatever else the
     machine does slows both.
     """
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = found or torch.device("cpu")
     learner.to(device)
     feed = batches(images, batch, seed=seed)
     generator = torch.Generator(device).manual_seed(seed)
@@ -130,12 +132,15 @@ def _now(device: torch.device) -> float:
 
 def _first(path: Path, value: float) -> float:
     """The value that was written to `path` first, by whichever process."""
+    mine = path.with_name(f"{path.name}.{os.getpid()}")
+    mine.write_text(json.dumps(value))
     try:
-        with path.open("x") as file:
-            file.write(json.dumps(value))
-            return value
+        os.link(mine, path)  # all of it or nothing, and never over what is there
     except FileExistsError:
-        return float(json.loads(path.read_text()))
+        pass
+    finally:
+        mine.unlink()
+    return float(json.loads(path.read_text()))
 
 
 def _trained(run: Path) -> float:

@@ -21,7 +21,7 @@ from damc.reproduce import find as find_table
 from damc.reproduce.scales import Capacity, Economies, Steps
 from damc.reproduce.show import show
 from damc.reproduce.table import Cell, Measure, Options, Table, slug
-from damc.reproduce.training import Budget, train
+from damc.reproduce.training import Budget, _first, train
 from damc.reproduce.work import run_cells
 from damc.underdamped import Underdamped
 
@@ -184,6 +184,12 @@ def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
     assert planned["seconds"] == 1e-6
     assert planned["iterations"] == max(24, int(0.00006 / (planned["products_each"] * 1e-6)))
     assert planned["iterations"] > 24
+
+
+def test_the_first_of_several_values_stays(tmp_path: Path) -> None:
+    path = tmp_path / "product.json"
+    assert [_first(path, value) for value in (0.25, 0.5)] == [0.25, 0.25]
+    assert [file.name for file in tmp_path.iterdir()] == ["product.json"]
 
 
 def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
