@@ -13,7 +13,7 @@ Every score averages over posterior samples z of the image x, from `learner.infe
 
 from __future__ import annotations
 
-__all__ = ["SCORES", "Calibration", "error_and_detail", "score"]
+__all__ = ["FLOOR", "SCORES", "Calibration", "detail_of", "error_and_detail", "score"]
 
 from dataclasses import dataclass
 
@@ -25,6 +25,9 @@ from damc.learn import Learner
 
 SCORES = ("calibrated", "joint", "authors", "reconstruction", "own")
 """Every score by name."""
+
+FLOOR = 1e-6
+"""Least error and detail of a pixel, so that their logarithms exist."""
 
 _PART = 500  # images whose chains run at a time
 
@@ -148,10 +151,7 @@ def error_and_detail(
     """Errors at first sight, and how much detail the images have, ``(B,)`` each.
 
     The error is that of `Learner.glimpse`, squared, summed, and averaged over `samples` of them.
-    The detail of an image is the sum of squared differences between neighbouring pixels,
-    |grad x|^2: what an error is in proportion to where edges are off by a little. That of a plain
-    vector, which has no neighbours, is the sum of its squares. Both are kept above a millionth of
-    a pixel, so that their logarithms exist.
+    Both are kept above `FLOOR`.
     """
     errors = []
     for part in torch.split(x, _PART):
@@ -160,15 +160,22 @@ def error_and_detail(
             difference = part - learner.glimpse(part, generator=generator)
             total += difference.square().flatten(1).sum(1)
         errors.append(total / samples)
-    floor = 1e-6 * x[0].numel()
-    return torch.cat(errors).clamp_min(floor), _detail(x).clamp_min(floor)
+    return torch.cat(errors).clamp_min(FLOOR * x[0].numel()), detail_of(x)
 
 
-def _detail(x: Tensor) -> Tensor:
+def detail_of(x: Tensor) -> Tensor:
+    """How much there is to get wrong in images, ``(B,)``.
+
+    The sum of squared differences between neighbouring pixels, |grad x|^2: what an error is in
+    proportion to where edges are off by a little. That of a plain vector, which has no neighbours,
+    is the sum of its squares.
+    """
     if min(x.shape[2:]) < 2:
-        return x.square().flatten(1).sum(1)
-    down, right = x.diff(dim=2), x.diff(dim=3)
-    return down.square().flatten(1).sum(1) + right.square().flatten(1).sum(1)
+        total = x.square().flatten(1).sum(1)
+    else:
+        down, right = x.diff(dim=2), x.diff(dim=3)
+        total = down.square().flatten(1).sum(1) + right.square().flatten(1).sum(1)
+    return total.clamp_min(FLOOR * x[0].numel())
 
 
 def _spread(centred: Tensor) -> float:

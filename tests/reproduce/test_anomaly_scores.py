@@ -59,6 +59,19 @@ def test_every_score_is_read_on_the_test_images_and_calibrated_on_the_others() -
     assert found["calibrated"].anomalies == int(odd.sum())
 
 
+def test_an_image_is_reconstructed_once_where_there_is_no_amortiser() -> None:
+    class Counting(Half):
+        seen = 0
+
+        def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+            self.seen += len(x)
+            return super().reconstruct(x, generator=generator)
+
+    learner = Counting()
+    judge(learner, _images(30, 0)[0], _images(40, 1)[0], 7, seed=0)
+    assert learner.seen == 70
+
+
 def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
     test, _ = _images(50, 1)
     assert set(judge(Mute(), test, test, 7, seed=0)) == {"own"}
