@@ -206,18 +206,18 @@ class Amortiser(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Writes ``path.safetensors`` (weights) and ``path.json`` (how to rebuild it)."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(self.state_dict(), path.with_suffix(".safetensors"))
-        path.with_suffix(".json").write_text(json.dumps(self.config, indent=2))
+        weights, config = _files(path)
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        save_file(self.state_dict(), weights)
+        config.write_text(json.dumps(self.config, indent=2))
 
     @classmethod
     def load(cls, path: str | Path, context: nn.Module | None = None) -> Amortiser:
         """Reads what `save` wrote; an encoder of your own must be given again as `context`."""
-        path = Path(path)
+        weights_file, config_file = _files(path)
         try:
-            config = json.loads(path.with_suffix(".json").read_text())
-            weights = load_file(path.with_suffix(".safetensors"))
+            config = json.loads(config_file.read_text())
+            weights = load_file(weights_file)
             config["context"] = config["context"] if context is None else context
             config["widths"] = tuple(config["widths"])
             q = cls(**config)
@@ -319,6 +319,13 @@ class Amortiser(nn.Module):
             return net.blocks(z, known[1][place], matrices)
 
         return predict
+
+
+def _files(path: str | Path) -> tuple[Path, Path]:
+    """Where weights and description lie; a name such as q-0.1 keeps what follows its dot."""
+    path = Path(path)
+    stem = path.stem if path.suffix in (".safetensors", ".json") else path.name
+    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
 
 
 class EMA:

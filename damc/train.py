@@ -57,7 +57,7 @@ def fit(
         learner: anything with `Learner.step`; it is trained in place and returned.
         data: `Images`, an array, a data set, a name or path that `load_images` takes, or any
             iterable of batches (see `Stream`).
-        iterations: the total number, counting those of earlier calls on the same folder.
+        iterations: the total number, counting those that the learner or the folder has had.
         run: the run folder; None keeps nothing on disk.
         batch: images an iteration, over all processes together.
         seed: of the order of the data and of every draw.
@@ -85,6 +85,11 @@ def fit(
         raise BadInput(
             "iterations, checkpoint_every, log_every and hook_every must be at least 1, got "
             f"{iterations}, {checkpoint_every}, {log_every} and {hook_every}"
+        )
+    if learner.iteration >= iterations and not _begun(run):
+        raise BadInput(
+            f"the learner has had {learner.iteration} iterations, and {iterations} counts them: "
+            "give a larger number"
         )
     source = open_data(data)
     fabric = open_fabric(accelerator, devices, precision)
@@ -264,9 +269,15 @@ class _Loop:
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
 
 
+def _begun(run: str | Path | None) -> bool:
+    """Whether a run folder has something to go on with."""
+    there = run is not None and (Path(run) / "config.json").is_file()
+    return there and bool(Run.open(run).checkpoints())  # type: ignore[arg-type]
+
+
 def _resume(learner: Learner, path: Path | None, fabric: Any) -> None:
-    if path is not None and (run := Run.open(path)).checkpoints():
-        checkpoint = run.load()
+    if path is not None and _begun(path):
+        checkpoint = Run.open(path).load()
         _load_weights(learner, checkpoint.weights, path)
         learner.load_resume_state(checkpoint.resume)
     if fabric.world_size > 1:
@@ -302,8 +313,8 @@ def _describe(source: Images | Stream) -> dict[str, Any]:
 
 
 def _is_batches(data: Any) -> bool:
-    """A list of batches rather than one array or data set of single images."""
-    return isinstance(data, list | tuple) and len(data) > 0 and getattr(data[0], "ndim", 0) >= 3
+    """A list of batches ``(B, C, H, W)`` rather than an array or a list of single images."""
+    return isinstance(data, list | tuple) and len(data) > 0 and getattr(data[0], "ndim", 0) >= 4
 
 
 def _writer(run: Run) -> Any:

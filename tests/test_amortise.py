@@ -280,3 +280,14 @@ def test_a_log_density_that_blows_up_is_named() -> None:
         distil(
             make(), lambda z: (z[:, 0] - 99).log(), Langevin(0.1, 3), iterations=1, progress=False
         )
+
+
+def test_names_with_dots_are_kept_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one, other = Amortiser(2), Amortiser(2)
+    one.save(tmp_path / "q-0.1")
+    other.save(tmp_path / "q-0.5")
+    for name, saved in (("q-0.1", one), ("q-0.5.safetensors", other)):
+        found = Amortiser.load(tmp_path / name)
+        assert torch.equal(found.denoiser.fourier, saved.denoiser.fourier)
+    assert {p.name for p in tmp_path.glob("*.json")} == {"q-0.1.json", "q-0.5.json"}

@@ -242,3 +242,17 @@ def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str)
 
 def test_the_registry_knows_it() -> None:
     assert LEARNERS["damc"] is DAMC and count(make().model.decoder.parameters()) == 64
+
+
+def test_the_energy_is_drawn_from_with_a_step_of_its_own_if_asked() -> None:
+    """On N(0, I) an unadjusted chain with step s has the variance 1 / (1 - s^2 / 4)."""
+    for step, variance in ((None, 1 / (1 - 0.04)), (1.6, 1 / (1 - 0.64))):
+        learner = DAMC.from_preset("digits-small", prior_step_size=0.4, langevin_step_size=step)
+        assert learner.model.prior.energy is not None
+        for weight in learner.model.prior.energy.parameters():
+            weight.data.zero_()
+        generator = torch.Generator().manual_seed(0)
+        z = learner.sample_latent(2000, "energy", generator=generator)
+        assert float(z.var()) == pytest.approx(variance, rel=0.03)
+    with pytest.raises(BadInput, match="langevin_step_size must be positive"):
+        DAMC.from_preset("digits-small", langevin_step_size=0.0)

@@ -78,6 +78,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "data set": lambda: TensorDataset(images(), torch.zeros(40)),
     "loader": lambda: DataLoader(TensorDataset(images()), batch_size=16),
     "list of batches": lambda: [images(16), images(16)],
+    "list of images": lambda: list(images()),
     "function": lambda: _one_shot,
     "name": lambda: "digits",
 }
@@ -88,6 +89,21 @@ def test_any_data_will_do(kind: str) -> None:
     trained = quiet(learner(), SOURCES[kind](), 4)
     assert trained.iteration == 4
     assert not same(trained.state_dict(), learner().state_dict())
+
+
+def test_a_list_of_single_images_is_no_list_of_batches() -> None:
+    one = quiet(learner(), list(images()), 3)
+    assert same(one.state_dict(), quiet(learner(), images(), 3).state_dict())
+
+
+def test_iterations_that_were_had_already_are_said_not_ignored(tmp_path: Path) -> None:
+    had = quiet(learner(), images(), 3, run=tmp_path / "one")
+    with pytest.raises(BadInput, match="has had 3 iterations"):
+        quiet(load(tmp_path / "one"), images(), 2, run=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(BadInput, match="has had 3 iterations"):
+        quiet(had, images(), 3)
+    assert quiet(learner(), images(), 3, run=tmp_path / "one").iteration == 3  # its own folder
 
 
 def test_an_iterator_that_ends_is_named() -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from damc.tasks.invert import Source
     from damc.tasks.origin import Origin
 
-ITERATIONS = 2000
-
 
 @dataclass(frozen=True)
 class TrainInversion:
@@ -36,8 +34,9 @@ class TrainInversion:
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder; DECODER/inversion if not given and DECODER is a folder."""
 
-    iterations: Annotated[int, Option("N")] = ITERATIONS
-    """Learning updates in total, counting those already done."""
+    iterations: Annotated[int | None, Option("N")] = None
+    """Learning updates in total, counting those already done; 2,000 if not given, and 20,000 for
+    decoders of 128 pixels and more."""
 
     data: Annotated[str | None, Option("SOURCE")] = None
     """Images to learn from: a name from `damc data`, a folder of pictures, a raw or .npy file. The
@@ -137,8 +136,9 @@ class Invert:
     samples: Annotated[int | None, Option("N")] = None
     """Posterior samples for each image, to show the uncertainty; 4 for damc if not given."""
 
-    train_iterations: Annotated[int, Option("N")] = ITERATIONS
-    """Learning updates, if an inversion run has to be trained first."""
+    train_iterations: Annotated[int | None, Option("N")] = None
+    """Learning updates, if an inversion run has to be trained first; as many as `damc
+    train-inversion` makes if not given."""
 
     batch: Annotated[int, Option("B")] = 50
     """Images inverted together."""
@@ -240,7 +240,7 @@ class Invert:
         if source.learner is not None:
             if self.encoder is not None or self.vgg is not None:
                 raise BadInput(f"{source.path} has its own encoder and perceptual network already")
-            return source.learner
+            return self._learned(source.learner, source.path)
         assert source.decoder is not None
         if self.method == "opt" or (self.method == "enc" and self.encoder is not None):
             vgg = None if self.vgg is None else load_vgg16(self.vgg)
@@ -260,7 +260,8 @@ class Invert:
             known = load(folder, device(self.device))
             if not isinstance(known, Inversion):
                 raise BadInput(f"{folder} is no run of damc train-inversion")
-            return known
+            if self.method == "enc" or known.phase != "encoder":
+                return known
         say(f"{self.method} needs learned parts: training them in {folder}")
         order = TrainInversion(
             source.path,
@@ -272,7 +273,19 @@ class Invert:
             data_root=self.data_root,
             device=self.device,
         )
-        return train(source, folder, order)
+        return self._learned(train(source, folder, order), folder)
+
+    def _learned(self, learner: Inversion, folder: Path) -> Inversion:
+        """The learner, if what the method needs of it was trained already."""
+        from damc.errors import BadInput
+
+        if self.method not in ("opt", "enc") and learner.phase == "encoder":
+            raise BadInput(
+                f"the {learner.iteration} iterations of {folder} trained its encoder alone, and "
+                f"{self.method} needs the energy and the sampler, which learn from iteration "
+                f"{learner.settings.encoder_iterations} on: go on with damc train-inversion"
+            )
+        return learner
 
 
 def default_folder(source: Source) -> Path:
@@ -302,7 +315,7 @@ def train(source: Source, folder: Path, order: TrainInversion) -> Inversion:
     from damc.learn.inversion_settings import InversionSettings
     from damc.nets.stylegan_encoder import load_style_encoder
     from damc.nets.vgg import load_vgg16
-    from damc.tasks.inversion_training import InversionTraining
+    from damc.tasks.inversion_training import InversionTraining, usual_iterations
     from damc.tasks.origin import Origin
     from damc.tasks.training import parse_settings
 
@@ -319,7 +332,7 @@ def train(source: Source, folder: Path, order: TrainInversion) -> Inversion:
     training = InversionTraining(
         source.decoder,
         folder,
-        order.iterations,
+        usual_iterations(source.decoder) if order.iterations is None else order.iterations,
         origin,
         seed=order.seed,
         batch=order.batch,

@@ -33,7 +33,8 @@ class Train:
     """The run folder, runs/PRESET if not given. If it holds this run already, training resumes."""
 
     iterations: Annotated[int | None, Option("N")] = None
-    """Learning updates in total, counting those already done; the preset's number if not given."""
+    """Learning updates in total, counting those already done; the preset's number if not given.
+    In a new run rates fall and stages change over so many; one that goes on keeps its schedule."""
 
     seed: Annotated[int, Option("S")] = 0
     """One seed gives the same run again, bit for bit."""

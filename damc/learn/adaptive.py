@@ -43,6 +43,7 @@ class Settings(ChainSettings):
     prior_step_size: float = 0.4
     energy_rate: float = 1e-4  # of every ratio, within its stage
     langevin_steps: int = 100  # prior moves when images are drawn from the energy
+    langevin_step_size: float | None = None  # of those; None: prior_step_size
     stages: int = 4  # ratios: four times the parameters of one energy, as the DAMC paper counts
     horizon: int = 200_000  # iterations of all stages together
     inference_steps: int = 100  # noiseless posterior moves from N(0, I) at test time

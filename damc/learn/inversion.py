@@ -218,7 +218,8 @@ class Inversion(Learner):
         """Standardised codes of images, ``(B, d)``, as the method "damc" finds them."""
         from damc.learn.inversion_methods import invert
 
-        return self.problem.standardise(invert(self, x, "damc", generator=generator).codes)
+        codes = invert(self, x, "damc", generator=generator).codes
+        return self.problem.standardise(codes.to(self.problem.mean))
 
     def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Images of the codes that the method "damc" finds."""

@@ -80,6 +80,11 @@ class Learner(nn.Module):
         """Averages gradients over processes; the training loop sets it when there are several."""
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next((weight.device for weight in self.parameters()), torch.device("cpu"))
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Its ways of drawing samples, its own first; if there are several, `sample` has an
         argument `source`."""

@@ -45,6 +45,7 @@ class PriorSettings(ModelSettings):
     energy_rate: float = 1e-4
     energy_penalty: float = 0.0  # weight of mean E^2 over both kinds of samples
     langevin_steps: int = 100  # prior moves when images are drawn from the energy
+    langevin_step_size: float | None = None  # of those; None: prior_step_size
 
 
 class PriorLearner(LatentLearner):
@@ -115,8 +116,10 @@ class PriorLearner(LatentLearner):
         self, n: int, source: str, steps: int | None, generator: torch.Generator | None
     ) -> Tensor:
         z = self.sample_latent(n, "gaussian", generator=generator)
-        moves = self.settings.langevin_steps if steps is None else steps
-        return self.prior_kernel.run(z, self.model.prior, generator, steps=moves)[0].z
+        s = self.settings
+        kernel = Langevin(s.langevin_step_size or s.prior_step_size)
+        moves = s.langevin_steps if steps is None else steps
+        return kernel.run(z, self.model.prior, generator, steps=moves)[0].z
 
     def learn(
         self,

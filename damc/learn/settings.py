@@ -13,6 +13,7 @@ _POSITIVE = {
     "sigma",
     "posterior_step_size",
     "prior_step_size",
+    "langevin_step_size",
     "decoder_rate",
     "energy_rate",
     "amortiser_rate",
@@ -59,6 +60,8 @@ def check_settings(settings: Any) -> None:
     """
     for field in fields(settings):
         name, value = field.name, getattr(settings, field.name)
+        if value is None:
+            continue
         if name in _POSITIVE and not value > 0:
             raise BadInput(f"{name} must be positive, got {value}")
         if name in _COUNTS and value < 1:

@@ -112,15 +112,11 @@ class Anomaly(Table):
             "auprc" if kind == "calibrated" else f"auprc_{kind}": detection.auprc
             for kind, detection in found.items()
         }
-        best = found.get("calibrated", found["own"])
-        return {
-            **took,
-            **figures,
-            "average_precision": best.average_precision,
-            "auroc": best.auroc,
-            "chance": best.chance,
-            "lowest": best.lowest,
-        }
+        if "calibrated" in found:
+            figures["average_precision"] = found["calibrated"].average_precision
+            figures["auroc"] = found["calibrated"].auroc
+        own = found["own"]
+        return {**took, **figures, "chance": own.chance, "lowest": own.lowest}
 
 
 def judge(
@@ -131,12 +127,12 @@ def judge(
     if test.labels is None:
         raise BadInput(f"{test.name} has no labels to judge by")
     labels = test.labels == digit
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(learner.device).manual_seed(seed)
 
     def over(images: Images, what: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
         parts = torch.split(torch.arange(len(images)), _BATCH)
-        found = [what(images.batch(part)) for part in parts]
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        found = [what(images.batch(part).to(learner.device)) for part in parts]
+        return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
     # To a learner without an amortiser the first sight is its reconstruction, and dear.
     once = type(learner).glimpse is Learner.glimpse

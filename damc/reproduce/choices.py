@@ -118,7 +118,7 @@ def judge(learner: DAMC, images: Images, unseen: Images) -> dict[str, float]:
     for source in ("amortiser", "energy"):
         drawn = statistics(stream(learner, _DRAWN, source=source), features)
         figures[f"distance_{source}"] = distances(drawn, real, split="train")[0].value
-    test = unseen.batch(torch.arange(len(unseen)))
+    test = unseen.batch(torch.arange(len(unseen))).to(learner.device)
     ways: dict[str, dict[str, Any]] = {
         "mse": {},
         "mse_noise": {"noise": True},
@@ -126,7 +126,7 @@ def judge(learner: DAMC, images: Images, unseen: Images) -> dict[str, float]:
     }
     for key, options in ways.items():
         figures[key] = _error(learner, test, options)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(learner.device).manual_seed(0)
     z = torch.cat([learner.infer(p, noise=True, generator=generator) for p in _parts(test)])
     energy = learner.model.prior.energy
     assert energy is not None
@@ -138,8 +138,7 @@ def judge(learner: DAMC, images: Images, unseen: Images) -> dict[str, float]:
 
 @torch.no_grad()
 def _error(learner: DAMC, x: Tensor, options: dict[str, Any]) -> float:
-    generator = torch.Generator().manual_seed(0)
-
+    generator = torch.Generator(learner.device).manual_seed(0)
     errors = []
     for part in _parts(x):
         image = learner.model.decoder(learner.infer(part, generator=generator, **options))

@@ -102,7 +102,8 @@ class InversionTable(Table):
         method = cell.row.partition(",")[0]
         chosen: dict[str, Any] = {**_ROWS[cell.row], "limit": cell.plan["images"]}
         found = figures(invert_images(learner, unseen, method, seed=cell.seed, **chosen), features)
-        own = own_images(learner, min(50, cell.plan["images"]), seed=cell.seed)
+        # Another seed than the inversion's, whose random starts would be these very codes, shrunk.
+        own = own_images(learner, min(50, cell.plan["images"]), seed=cell.seed + 1)
         found["own_mse"] = figures(invert_images(learner, own, method, seed=cell.seed, **chosen))[
             "mse"
         ]

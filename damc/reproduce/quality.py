@@ -80,9 +80,9 @@ class Quality:
 
     def error(self, learner: Learner, seed: int, **options: str) -> float:
         """Squared error per pixel of reconstructed test images; options are `reconstruct`'s."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(learner.device).manual_seed(seed)
         errors = []
-        for part in torch.split(self.unseen, 250):
+        for part in torch.split(self.unseen.to(learner.device), 250):
             image = learner.reconstruct(part, generator=generator, **options)
             errors.append((image - part).square().flatten(1).mean(1))
         return float(torch.cat(errors).mean())

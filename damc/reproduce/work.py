@@ -141,8 +141,14 @@ def _in_processes(
                 with log:
                     running[cell.name] = (
                         cell,
+                        # In a group of its own, so that Ctrl-C reaches it once, by us: a second
+                        # signal would stop it before it has saved its work.
                         subprocess.Popen(
-                            [*command, cell.name], env=environment, stdout=log, stderr=log
+                            [*command, cell.name],
+                            env=environment,
+                            stdout=log,
+                            stderr=log,
+                            process_group=0,
                         ),
                     )
                 report(cell, "starts")

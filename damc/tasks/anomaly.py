@@ -277,7 +277,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
                 **{"preset": run.config.get("preset"), "method": learner.name, **parameters}
             )
             c, h, w = run.config["config"]["networks"]["shape"]
-            detector.scaling_, detector.seed_ = Pixels((c, h, w), -1.0, 1.0, True), 0
+            detector.scaling_, detector.seed_ = Pixels((c, h, w), None, None), 0
         detector._check_parameters()
         detector.learner_ = learner
         detector.n_features_in_ = math.prod(detector.scaling_.shape)
@@ -348,7 +348,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """Model-scale data, some at a time, on the learner's device."""
         from tqdm import tqdm
 
-        device = next(self.learner_.parameters()).device
+        device = self.learner_.device
         starts = range(0, len(data), size)
         for start in tqdm(starts, desc="score", disable=not self.verbose, dynamic_ncols=True):
             if isinstance(data, Images):
@@ -430,7 +430,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
 
 def _measure(data: Array | Images, train: Array) -> Scaling:
     if isinstance(data, Images):
-        return Pixels(data.shape, -1.0, 1.0, True)
+        return Pixels(data.shape, None, None)
     return Columns.measure(data[train]) if data.ndim == 2 else Pixels.measure(data[train])
 
 

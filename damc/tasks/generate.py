@@ -73,7 +73,7 @@ def stream(
     options: dict[str, Any] = {} if source == ways[0] else {"source": source}
     if steps is not None:
         options["steps"] = steps
-    generator = torch.Generator(next(learner.parameters()).device).manual_seed(seed)
+    generator = torch.Generator(learner.device).manual_seed(seed)
     for start in range(0, n, batch):
         part = learner.sample(min(batch, n - start), generator=generator, **options).detach().cpu()
         if not bool(torch.isfinite(part).all()):

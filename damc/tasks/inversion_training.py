@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SMALL", "InversionTraining"]
+__all__ = ["SMALL", "InversionTraining", "usual_iterations"]
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -42,6 +42,11 @@ SMALL = InversionSettings(
     amortiser_rate=1e-3,
 )
 """Settings for decoders below 128 pixels."""
+
+
+def usual_iterations(decoder: StyleDecoder) -> int:
+    """How long to train if nobody says: twice as long as the encoder and its warm-up, or near."""
+    return 2000 if _is_small(decoder) else 20_000
 
 
 @dataclass(frozen=True)
@@ -99,19 +104,23 @@ class InversionTraining:
         described = InversionNetworks.describe(
             self.decoder, self.origin.shape, encoder=self.encoder, vgg=self.vgg, **self.networks
         )
-        small = self.decoder.synthesis.layers < 12
-        settings = SMALL if small else InversionSettings()
+        settings = SMALL if _is_small(self.decoder) else InversionSettings()
         if self.encoder is not None:
             settings = replace(settings, encoder_iterations=0)
         try:
             settings = replace(settings, **self.changes)
         except TypeError as error:
             raise BadInput(f"inversion has no such setting: {error}") from error
-        problem = described.problem(self.decoder, self.vgg)
+        place = next(self.decoder.parameters()).device
+        problem = described.problem(self.decoder, self.vgg).to(place)
         there = (self.folder / "config.json").is_file() and Run.open(self.folder).checkpoints()
         if not there or self.encoder is not None:
-            problem.calibrate(torch.Generator().manual_seed(self.seed))
+            problem.calibrate(torch.Generator(problem.mean.device).manual_seed(self.seed))
         return described.learner(settings, problem, self.encoder)
+
+
+def _is_small(decoder: StyleDecoder) -> bool:
+    return decoder.synthesis.layers < 12
 
 
 def _digest(decoder: StyleDecoder) -> str:

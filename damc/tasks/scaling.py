@@ -56,16 +56,17 @@ class Pixels:
 
     Attributes:
         shape: (C, H, W).
-        low: the pixel value that becomes -1.
+        low: the pixel value that becomes -1; None if no array was measured, and each tells its
+            own range as in `damc.data.load_images`.
         high: the one that becomes 1.
         known: the range is one of those that images come in, 0 to 255, 0 to 1 or -1 to 1, and
             nothing may lie outside; else it is that of the training images.
     """
 
     shape: tuple[int, int, int]
-    low: float
-    high: float
-    known: bool
+    low: float | None
+    high: float | None
+    known: bool = True
 
     @classmethod
     def measure(cls, images: NDArray[Any]) -> Pixels:
@@ -86,6 +87,14 @@ class Pixels:
                 f"but the detector was fitted to {_times(self.shape)} (channels x height x width)"
             )
         low, high = self.low, self.high
+        if low is None or high is None:
+            own = Pixels.measure(images)
+            if not own.known:
+                raise BadInput(
+                    f"the images go from {own.low:g} to {own.high:g}: floats from -1 to 1 or from "
+                    "0 to 1, or bytes, are wanted"
+                )
+            return own(images)
         if images.dtype == np.uint8 and self.known:
             low, high = 0.0, 255.0  # bytes are bytes, whatever the training images were
         least, most = float(images.min()), float(images.max())

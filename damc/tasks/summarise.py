@@ -116,7 +116,7 @@ def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, t
     """Energies by where the latent points come from; empty without energy or amortiser."""
     if not isinstance(learner, AmortisedLearner) or learner.model.prior.energy is None:
         return {}
-    device = next(learner.parameters()).device
+    device = learner.device
     generator = torch.Generator(device).manual_seed(seed)
     found = {}
     if unseen is not None:

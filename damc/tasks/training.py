@@ -8,14 +8,14 @@ import difflib
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from damc.errors import BadInput, Diverged
-from damc.learn import Learner
+from damc.learn import Learner, find_method
 from damc.learn.damc import Settings
 from damc.presets import Preset
 from damc.run import Run
@@ -57,7 +57,7 @@ class Training:
         """Trains, and summarises on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
         torch.manual_seed(self.seed)
-        learner = self.preset.learner(self.method, **self.changes)
+        learner = self.preset.learner(self.method, **self._schedule(), **self.changes)
         fit(
             learner,
             images,
@@ -76,6 +76,17 @@ class Training:
             return None
         self.origin.remember(self.folder)
         return summarise(learner, Run.open(self.folder), unseen, seed=self.seed)
+
+    def _schedule(self) -> dict[str, int]:
+        """Rates fall and stages change over this run's iterations, unless `changes` say otherwise;
+        a run that goes on keeps the schedule that it began with."""
+        names = {field.name for field in fields(find_method(self.method).settings_type)}
+        if "horizon" not in names or "horizon" in self.changes:
+            return {}
+        if (self.folder / "config.json").is_file():
+            known = Run.open(self.folder).config["config"]["settings"]
+            return {"horizon": known["horizon"]} if "horizon" in known else {}
+        return {"horizon": self.iterations}
 
     def _watch(self, learner: Learner, unseen: Unseen, iteration: int) -> None:
         self.origin.remember(self.folder)

@@ -16,7 +16,8 @@ from damc import plot
 from damc.data import Images
 from damc.errors import BadInput, Diverged
 from damc.langevin import Kernel, State
-from damc.learn import DAMC, Learner
+from damc.learn import Learner
+from damc.learn.chains import ChainLearner
 from damc.report import Section
 
 MARKS = (100, 200, 1000, 2500)
@@ -139,7 +140,7 @@ def transitions(
     points of every chain.
 
     Args:
-        learner: a trained DAMC learner with an energy.
+        learner: a trained learner of the MCMC family, with an energy.
         steps: moves of every chain; the paper shows 200 and 2,500.
         chains: how many.
         data: images to compare with, the first 1,000 of them.
@@ -151,7 +152,7 @@ def transitions(
         raise BadInput(
             f"steps is {steps}, chains {chains} and show {show}: at least 1, 2 and 1 are wanted"
         )
-    if not isinstance(learner, DAMC) or learner.model.prior.energy is None:
+    if not isinstance(learner, ChainLearner) or learner.model.prior.energy is None:
         raise BadInput(f"this {learner.name} run has no energy, and so no chains on its prior")
     model, energy = learner.model, learner.model.prior.energy
     parameter = next(learner.parameters())
@@ -201,7 +202,7 @@ def _spacing(steps: int) -> int:
 
 
 def _move(
-    kernel: Kernel, state: State, learner: DAMC, stop: int, generator: torch.Generator
+    kernel: Kernel, state: State, learner: ChainLearner, stop: int, generator: torch.Generator
 ) -> State:
     """The chains moved on until they have made `stop` steps."""
     start = state.moves
@@ -211,7 +212,7 @@ def _move(
         raise Diverged(f"the chains blew up between steps {start} and {stop}: {error}") from error
 
 
-def _decode(learner: DAMC, z: Tensor) -> Tensor:
+def _decode(learner: ChainLearner, z: Tensor) -> Tensor:
     with torch.no_grad():
         images = torch.cat([learner.model.decoder(part).cpu() for part in torch.split(z, _BATCH)])
     if not bool(torch.isfinite(images).all()):
@@ -233,17 +234,16 @@ def _look(x: Tensor, energies: Tensor) -> Look:
     )
 
 
-def _look_at_data(learner: DAMC, data: Images, generator: torch.Generator) -> Look:
+def _look_at_data(learner: ChainLearner, data: Images, generator: torch.Generator) -> Look:
     energy = learner.model.prior.energy
     assert energy is not None
-    device = next(learner.parameters()).device
     if len(data) < 2:
         raise BadInput(f"{data.name} has {len(data)} images, but at least 2 are wanted")
     x = data.batch(torch.arange(min(_REAL, len(data))))
     energies = []
     for part in torch.split(x, _BATCH):
         # With noise: a sample of p(z | x), as the chains are samples of p(z), and no mode.
-        z = learner.infer(part.to(device), noise=True, generator=generator)
+        z = learner.infer(part.to(learner.device), noise=True, generator=generator)
         with torch.no_grad():
             energies.append(energy(z).flatten().cpu())
     return _look(x, torch.cat(energies))

@@ -200,3 +200,16 @@ def test_two_processes_make_the_same_kind_of_run_folder(trained: Any, tmp_path: 
     # Each process drew its own noise, so two processes are no copy of one.
     assert not all(torch.equal(a[name], b[name]) for name in a)
     assert done.stdout.count("MSE per pixel") == 1
+
+
+def test_stages_and_rates_follow_the_iterations_asked_for(damc: Any, tmp_path: Path) -> None:
+    words = ["train", "digits-small", "--method", "vae-2stage", "--run", tmp_path]
+    assert damc(*words, "--iterations", 6).code == 0
+    settings = Run.open(tmp_path).config["config"]["settings"]
+    assert settings["horizon"] == 6
+    assert results(tmp_path)["iteration"] == 6
+    assert library.load(tmp_path).sources == ("second", "gaussian")
+    assert damc(*words, "--iterations", 8).code == 0  # goes on, by the schedule that it began with
+    assert Run.open(tmp_path).config["config"]["settings"] == settings
+    refused = damc("reconstruct", tmp_path, "--steps", 5)
+    assert refused.code == 2 and "without posterior moves" in refused.err

@@ -75,6 +75,7 @@ def test_opt_needs_the_decoder_alone(damc: Any, gan: Path, tmp_path: Path) -> No
 
 def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Path) -> None:
     words = ["invert", "--generator", gan, "--n", 2, "--iterations", 1, "--train-iterations", 1]
+    words += ["--method", "enc"]
     done = damc(*words, "--out", tmp_path)
     assert done.code == 0, done.err
     assert "training them in" in done.out and (gan / "inversion" / "config.json").is_file()
@@ -82,6 +83,10 @@ def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Pat
     assert again.code == 0 and "training" not in again.out
     codes = [np.load(folder / "codes.npy") for folder in (tmp_path, tmp_path / "again")]
     assert np.array_equal(*codes)
+    # An encoder alone is no sampler: the training goes on, and is not taken for finished.
+    longer = [*words, "--method", "damc", "--train-iterations", 2]
+    refused(damc(*longer, "--out", tmp_path / "damc"), "its encoder alone", "iteration 1000")
+    refused(damc("invert", "--generator", gan / "inversion", "--n", 1), "2 iterations", "damc")
 
 
 def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,3 +100,18 @@ def test_a_second_process_on_the_same_folder(
     first.signal(signal.SIGTERM)
     assert first.wait().code == 130
     assert newest(run) > 0
+
+
+def test_ctrl_c_in_a_table_of_several_processes_saves_every_cell(
+    tmp_path: Path, until: Until
+) -> None:
+    words = ["reproduce", "choices", "--methods", "damc's defaults", "--iterations", "400"]
+    words += ["--processes", "2", "--threads", "1", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "damc", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as started:
+        until(lambda: any(path.stat().st_size for path in tmp_path.rglob("metrics.jsonl")))
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does, to the whole group
+        _, told = started.communicate(timeout=60)
+    assert started.returncode == 130 and b"goes on" in told
+    (run,) = (path.parent for path in tmp_path.rglob("metrics.jsonl"))
+    assert 10 <= newest(run) < 400

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from damc.amortise import Amortiser
 from damc.data import load_images
 from damc.errors import BadInput, Diverged
-from damc.learn import DAMC
+from damc.learn import ABP, DAMC, LEBM
 from damc.learn.damc import Settings
 from damc.model import LatentModel
 from damc.tasks.generate import generate
@@ -152,3 +152,12 @@ def test_bad_input_is_one_sentence(damc: Any, copied: Path) -> None:
     done = damc("transitions", copied / "none")
     assert done.code == 2 and "no folder" in done.err
     assert not (copied / "transitions").exists()
+
+
+def test_any_learner_of_the_family_with_an_energy_will_do() -> None:
+    torch.manual_seed(0)
+    lebm = LEBM.from_preset("digits-small").eval()
+    found = transitions(lebm, steps=10, chains=4, data=load_images("digits"))
+    assert list(found.looks) == [0, 10]
+    with pytest.raises(BadInput, match="no energy"):
+        transitions(ABP.from_preset("digits-small"), steps=10, chains=4)

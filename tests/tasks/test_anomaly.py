@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import damc
 from damc import AnomalyDetector, BadInput
+from damc.data import load_images
 from damc.tasks.same_noise import SameNoise
 from damc.tasks.scaling import Columns, Pixels, scaling_from, settings_of
 from damc.tasks.sizing import preset_for_images, preset_for_vectors
@@ -311,3 +312,14 @@ def test_same_noise_leaves_the_law_of_a_row_alone() -> None:
     assert abs(float(noise.mean())) < 4 / 80_000**0.5
     assert abs(float(noise[:, 0].square().mean()) - 1) < 4 * (2 / 80_000) ** 0.5
     assert not bool((torch.randn(2, 3)[0] == torch.randn(2, 3)[1]).all())
+
+
+def test_a_detector_without_a_measured_range_reads_floats_as_everything_else_does() -> None:
+    images = load_images("digits")
+    detector = AnomalyDetector("digits-small", **QUICK).fit(images)
+    x = images.batch(torch.arange(12)).numpy()
+    wanted = detector.decision_function(x)
+    for same in (x / 2 + 0.5, np.round(x * 127.5 + 127.5).astype(np.uint8)):
+        assert np.allclose(detector.decision_function(same), wanted, atol=0.05)
+    with pytest.raises(BadInput, match="bytes, are wanted"):
+        detector.decision_function(x * 100)
