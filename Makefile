@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 # Touched after an installation: the next call installs again only if the requirements changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_TEST := $(VENV)/.installed-test
+INSTALLED_BENCH := $(VENV)/.installed-bench
 REQUIREMENTS := pyproject.toml constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -33,7 +34,7 @@ lint: $(INSTALLED_TEST) ## check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict damc
 
-bench: $(INSTALLED_TEST) ## measure speed and quality, print the tables
+bench: $(INSTALLED_BENCH) ## measure speed and quality, print the tables
 	$(BIN)/python -m benchmarks
 
 bench-check: $(INSTALLED_TEST) ## fail if a speed ratio fell below its recorded floor
@@ -42,7 +43,7 @@ bench-check: $(INSTALLED_TEST) ## fail if a speed ratio fell below its recorded 
 clean: ## remove caches and build products, and forget the installation; runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find damc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f $(INSTALLED) $(INSTALLED_TEST)
+	rm -f $(INSTALLED) $(INSTALLED_TEST) $(INSTALLED_BENCH)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("damc needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -55,3 +56,7 @@ $(INSTALLED): $(REQUIREMENTS) | $(BIN)/python
 $(INSTALLED_TEST): $(REQUIREMENTS) | $(BIN)/python
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[test]'
 	touch $@ $(INSTALLED)
+
+$(INSTALLED_BENCH): $(REQUIREMENTS) | $(BIN)/python
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[test,bench]'
+	touch $@ $(INSTALLED_TEST) $(INSTALLED)

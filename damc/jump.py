@@ -71,6 +71,11 @@ class Jump(Kernel):
         super().__post_init__()
         if self.proposal is None:
             raise BadInput("Jump needs a proposal with sample(n, generator) and log_prob(z)")
+        if isinstance(self.proposal, torch.distributions.Distribution):
+            raise BadInput(
+                "a torch.distributions object draws from no generator: give a proposal with "
+                "sample(n, generator) and log_prob(z), such as damc.Gaussian"
+            )
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None

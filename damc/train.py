@@ -86,6 +86,8 @@ def fit(
             "iterations, checkpoint_every, log_every and hook_every must be at least 1, got "
             f"{iterations}, {checkpoint_every}, {log_every} and {hook_every}"
         )
+    if batch < 1:
+        raise BadInput(f"batch is {batch}, and at least 1 image is wanted")
     if learner.iteration >= iterations and not _begun(run):
         raise BadInput(
             f"the learner has had {learner.iteration} iterations, and {iterations} counts them: "
@@ -321,7 +323,7 @@ def _writer(run: Run) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BadInput("tensorboard is not installed: pip install damc[tensorboard]") from error
+        raise BadInput("tensorboard is not installed: pip install -e '.[tensorboard]'") from error
     writer: Any = SummaryWriter  # it has types where tensorboard is installed, and none elsewhere
     return writer(str(run.path))
 

@@ -79,3 +79,9 @@ def test_bad_input_is_one_clear_sentence() -> None:
         Jump(0.1, 3)
     with pytest.raises(BadInput, match=r"drew \(4, 2\) for chains \(4, 1\)"):
         Jump(0.1, 3, proposal=Gaussian(2)).run(torch.zeros(4, 1), two_modes)
+
+
+def test_a_proposal_that_cannot_be_seeded_is_refused() -> None:
+    normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    with pytest.raises(BadInput, match="no generator"):
+        Jump(0.1, 3, proposal=normal)  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ class Detect:
             f"{1 - detector.quantile:.2g} of {len(detector.normal_scores_):,} normal ones do"
         )
         say(f"{file}  every image with its score")
-        say(f"{picture}  the most and the least anomalous, with their reconstructions")
+        say(f"{picture}  the most and the least anomalous")
         say(f"{path}  the summary")
 
 

@@ -30,7 +30,8 @@ class Train:
     """Which way of learning; `damc methods` lists them. All of them take any preset's networks."""
 
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
-    """The run folder, runs/PRESET if not given. If it holds this run already, training resumes."""
+    """The run folder; if not given, runs/PRESET, or runs/PRESET-METHOD for other methods than damc.
+    If it holds this run already, training resumes."""
 
     iterations: Annotated[int | None, Option("N")] = None
     """Learning updates in total, counting those already done; the preset's number if not given.

@@ -54,7 +54,7 @@ class ChainSettings(ModelSettings):
 
 
 class ChainLearner(PosteriorMoves, PriorLearner):
-    """Maximum likelihood by Langevin chains, equations 4 and 5 of the paper:
+    """Maximum likelihood by Langevin chains, equation 2 of the paper:
 
         decoder:  down the gradient of  E_p(z|x) |x - g(z)|^2,
         energy:   down the gradient of  E_p(z|x) E(z) - E_p(z) E(z),

@@ -49,7 +49,7 @@ class PriorSettings(ModelSettings):
 
 
 class PriorLearner(LatentLearner):
-    """A decoder and, unless the prior is N(0, I), an energy learned by equation 4 of the paper:
+    """A decoder and, unless the prior is N(0, I), an energy learned by equation 2 of the paper:
 
         down the gradient of  E_p(z|x) E(z) - E_p(z) E(z),
 

@@ -6,7 +6,7 @@ is named after it and is never called FID. Any other network is a `Features` wit
 
 from __future__ import annotations
 
-__all__ = ["INCEPTION_SHA256", "Features", "inception", "pixel_pca"]
+__all__ = ["INCEPTION_SHA256", "Features", "inception", "inception_file", "pixel_pca"]
 
 import hashlib
 import io
@@ -53,6 +53,18 @@ class Features:
         return values
 
 
+def inception_file(path: str | os.PathLike[str] | None = None) -> Path:
+    """Where the Inception network lies; `BadInput` if it is not there."""
+    where = path or os.environ.get("DAMC_INCEPTION") or Path.home() / ".cache" / "damc" / _FILE
+    file = Path(where).expanduser()
+    if not file.is_file():
+        raise BadInput(
+            f"there is no Inception network at {file}; give its path, set DAMC_INCEPTION, "
+            "or use pixel-pca features, which need no file."
+        )
+    return file
+
+
 def inception(
     path: str | os.PathLike[str] | None = None, *, device: torch.device | None = None
 ) -> Features:
@@ -71,13 +83,7 @@ def inception(
             `~/.cache/damc/inception-2015-12-05.pt`.
         device: where the network runs; images are moved there.
     """
-    where = path or os.environ.get("DAMC_INCEPTION") or Path.home() / ".cache" / "damc" / _FILE
-    file = Path(where).expanduser()
-    if not file.is_file():
-        raise BadInput(
-            f"there is no Inception network at {file}; give its path, set DAMC_INCEPTION, "
-            "or use pixel-pca features, which need no file."
-        )
+    file = inception_file(path)
     # Read once, so that the bytes that were checked are the bytes that are loaded.
     content = file.read_bytes()
     found = hashlib.sha256(content).hexdigest()

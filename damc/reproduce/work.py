@@ -23,6 +23,7 @@ import torch
 from damc.errors import BadInput, Diverged
 from damc.files import write_atomically
 from damc.reproduce.table import Cell, Options, Result, Table
+from damc.tasks.evaluate import check_features
 
 Report = Callable[[Cell, str], None]
 
@@ -48,6 +49,8 @@ def run_cells(
         raise BadInput(f"processes must be at least 1, got {processes}")
     table.check(options)
     cells = table.cells(options)
+    for name in {cell.plan["features"] for cell in cells if "features" in cell.plan}:
+        check_features(name, options.inception)  # now, not after the first hour of training
     for cell in cells:
         _claim(cell, out)
     waiting = []

@@ -21,6 +21,7 @@ from damc.data.pictures import PICTURE_SUFFIXES, list_pictures
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput
 from damc.files import write_atomically
+from damc.learn import Learner
 
 if TYPE_CHECKING:
     from damc.tasks.anomaly import AnomalyDetector
@@ -84,7 +85,7 @@ def draw_ends(
     path: str | Path,
     show: int = 8,
 ) -> Path:
-    """Draws the most and the least anomalous images, their reconstructions under them.
+    """Draws the most and the least anomalous images, their reconstructions, if any, under them.
 
     Args:
         detector: a fitted detector.
@@ -100,6 +101,9 @@ def draw_ends(
     chosen = order[:count] + (order[-count:][::-1] if len(order) > 1 else [])
     places = [(images, i) for images in sets for i in range(len(images))]
     x = torch.cat([places[i][0].batch(torch.tensor([places[i][1]])) for i in chosen])
+    if type(detector.learner_).reconstruct is Learner.reconstruct:
+        ends = ["most"] * count + ["least"] * (len(chosen) - count)
+        return plot.image_grid(x, path, columns=count, labels=ends)
     y = detector.reconstruct(Images(ArrayStore(x.numpy(), -1.0), name="both ends"))
     names = ("most anomalous", "model", "least anomalous", "model")
     return plot.paired_grid(x, y.clamp(-1, 1), path, columns=count, names=names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FEATURES", "Evaluation", "Row", "choose_features", "evaluate"]
+__all__ = ["FEATURES", "check_features", "Evaluation", "Row", "choose_features", "evaluate"]
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from torch import Tensor
 from damc.data import Images
 from damc.errors import BadInput, Unable
 from damc.learn import DAMC, Learner
-from damc.metrics.features import Features, inception, pixel_pca
+from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report import Section
 from damc.tasks.generate import SOURCES, sources, stream
@@ -99,6 +99,16 @@ class Evaluation:
         return Section("Evaluation", "\n\n".join([text, *self.notes]), settings=shown)
 
 
+def check_features(name: str, path: str | Path | None = None) -> None:
+    """Refuses features that do not exist, or whose file is missing or of no use."""
+    if name not in FEATURES:
+        raise BadInput(f"features are one of {', '.join(FEATURES)}, got {name!r}")
+    if name == "inception":
+        inception_file(path)
+    elif path is not None:
+        raise BadInput("pixel-pca features need no file, but one for inception was given")
+
+
 def choose_features(
     name: str,
     train: Images,
@@ -114,12 +124,9 @@ def choose_features(
         path: the Inception file, if it is not where `damc.metrics.inception` looks.
         device: where a network runs.
     """
+    check_features(name, path)
     if name == "inception":
         return inception(path, device=device)
-    if name != "pixel-pca":
-        raise BadInput(f"features are one of {', '.join(FEATURES)}, got {name!r}")
-    if path is not None:
-        raise BadInput("pixel-pca features need no file, but one for inception was given")
     x = train.batch(torch.arange(min(_FITTED, len(train))))
     # A quarter of the pixels: borders that never change carry no component.
     return pixel_pca(x, max(1, min(64, x[0].numel() // 4, len(x) - 1)))

@@ -190,7 +190,10 @@ def _once(learner: Learner, x: Tensor, kind: str, generator: torch.Generator | N
         return difference.square().flatten(1).sum(1)
     model = getattr(learner, "model", None)
     if model is None:
-        raise BadInput(f"{learner.name} has no latent model: its scores are reconstruction or own")
+        raise BadInput(
+            f"{learner.name} has no latent model, and so no {kind} score: use calibrated, "
+            "reconstruction or, if it has one, own"
+        )
     z = learner.infer(x, generator=generator)
     if kind == "joint":
         return -model.log_joint(z, x)  # type: ignore[no-any-return]

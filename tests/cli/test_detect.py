@@ -118,3 +118,16 @@ def test_bad_input_is_one_sentence(
     for file in copied.rglob("weights.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
     refused(copied, pictures, said="only damaged checkpoints")
+
+
+def test_a_method_without_reconstructions_is_judged_by_its_own_score(
+    damc: Any, tmp_path: Path
+) -> None:
+    words = ["train", "digits-small", "--method", "meg", "--iterations", 2, "--run", tmp_path / "m"]
+    assert damc(*words).code == 0
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8))
+    done = damc("detect", tmp_path / "m", tmp_path / "x.npy", "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "ends.png").stat().st_size > 500
+    refused = damc("detect", tmp_path / "m", tmp_path / "x.npy", "--score", "joint")
+    assert refused.code == 2 and "no joint score" in refused.err

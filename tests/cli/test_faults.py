@@ -48,6 +48,14 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
         (["train", "digits-small", "--data", "mnist-5k"], ["1x28x28", "1x8x8", "--resize"]),
         (["train", "mnist-small", "--data-root", "none"], ["none/mnist", "idx"]),
         (["train", "digits-small", "--precision", "17"], ["17"]),
+        (["train", "digits-small", "--batch", "0"], ["batch is 0"]),
+        (["train"], ["wants PRESET", "damc train --help"]),
+        (["train", "digits-small", "--seed", "abc"], ["--seed", "whole number", "'abc'"]),
+        (["train", "digits-small", "--iteratons", "5"], ["did you mean --iterations"]),
+        (["toy", "--kernel", "foo"], ["--kernel is one of 'jump', 'langevin', 'mala'", "'foo'"]),
+        (["sample", "nowhere", "--n"], ["--n wants a value"]),
+        (["reproduce", "steps", "--features", "foo"], ["inception, pixel-pca", "'foo'"]),
+        (["reproduce", "steps", "--features", "inception", "--inception", "no.pt"], ["no.pt"]),
         (["sample", "nowhere"], ["no folder nowhere"]),
         (["sample", "."], ["not a run folder"]),
     ],
@@ -55,7 +63,9 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
 def test_what_cannot_be_is_refused_before_anything_is_written(
     damc: Any, tmp_path: Path, words: list[str], said: list[str]
 ) -> None:
-    refused(damc(*words, cwd=tmp_path), *said)
+    outcome = damc(*words, cwd=tmp_path)
+    refused(outcome, *said)
+    assert len(outcome.err.strip().splitlines()) == 1
     assert not any(tmp_path.iterdir())
 
 
