@@ -273,8 +273,9 @@ class _Loop:
 
 def _begun(run: str | Path | None) -> bool:
     """Whether a run folder has something to go on with."""
-    there = run is not None and (Path(run) / "config.json").is_file()
-    return there and bool(Run.open(run).checkpoints())  # type: ignore[arg-type]
+    if run is None or not (Path(run) / "config.json").is_file():
+        return False
+    return bool(Run.open(run).checkpoints())
 
 
 def _resume(learner: Learner, path: Path | None, fabric: Any) -> None:
