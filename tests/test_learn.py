@@ -256,3 +256,20 @@ def test_the_energy_is_drawn_from_with_a_step_of_its_own_if_asked() -> None:
         assert float(z.var()) == pytest.approx(variance, rel=0.03)
     with pytest.raises(BadInput, match="langevin_step_size must be positive"):
         DAMC.from_preset("digits-small", langevin_step_size=0.0)
+
+
+def test_the_decoder_may_learn_longer_from_the_same_samples() -> None:
+    def fresh(updates: int) -> DAMC:
+        torch.manual_seed(0)
+        return DAMC.from_preset("digits-small", decoder_updates=updates)
+
+    generator = torch.Generator().manual_seed(0)
+    once, thrice = fresh(1), fresh(3)
+    x = torch.rand(8, 1, 8, 8, generator=generator)
+    z_pos, z_neg = torch.randn(2, 8, once.model.latent, generator=generator)
+    first, metrics = (learner.update_theta(x, z_pos, z_neg) for learner in (once, thrice))
+    assert torch.equal(metrics["mse"], first["mse"])  # that of the samples, before any update
+    for _ in range(2):
+        once.update("decoder", once.model.squared_error(x, z_pos).mean())
+    for one, other in zip(once.parameters(), thrice.parameters(), strict=True):
+        assert torch.equal(one, other)  # the energy learned once in both

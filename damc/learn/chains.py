@@ -45,6 +45,7 @@ class ChainSettings(ModelSettings):
     posterior_steps: int = 30  # T of the posterior chain
     posterior_step_size: float = 0.1
     posterior_kernel: str = "langevin"  # "underdamped": with momentum, for fewer moves
+    decoder_updates: int = 1  # gradient steps of the decoder on the same posterior samples
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,18 +120,22 @@ class ChainLearner(PosteriorMoves, PriorLearner):
         return self.positives(x, index, generator)[0]
 
     def update_theta(self, x: Tensor, z_pos: Tensor, z_neg: Tensor | None) -> Metrics:
-        """One step of the decoder, by reconstruction, and of the energy, by its difference.
+        """Steps of the decoder, by reconstruction, and one of the energy, by its difference.
 
         Args:
             x: images, ``(B, C, H, W)``.
             z_pos: ends of their posterior chains, ``(B, d)``.
             z_neg: ends of prior chains, ``(N, d)``; unused without an energy.
         """
-        error = self.model.squared_error(x, z_pos).mean()
+        errors = []
+        for _ in range(self.settings.decoder_updates):
+            error = self.model.squared_error(x, z_pos).mean()
+            norm = self.update("decoder", error)
+            errors.append(error.detach())
         metrics = {
-            "mse": error.detach() / x[0].numel(),
+            "mse": errors[0] / x[0].numel(),
             "z_norm": z_pos.square().mean(),
-            "decoder_gradient": self.update("decoder", error),
+            "decoder_gradient": norm,
         }
         return metrics | self.update_energy(z_pos, z_neg)
 

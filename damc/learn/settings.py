@@ -27,6 +27,7 @@ _COUNTS = {
     "start_steps",
     "ema_every",
     "updates",
+    "decoder_updates",
     "distillation_updates",
     "horizon",
     "stages",
