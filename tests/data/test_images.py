@@ -506,7 +506,7 @@ def test_hub_data_sets(monkeypatch: pytest.MonkeyPatch, column: str) -> None:
     with pytest.raises(BadInput, match="text"):
         load_images("hub:owner/name")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BadInput, match=r"damc\[hub\]"):
+    with pytest.raises(BadInput, match=r"extra hub"):
         load_images("hub:owner/name")
 
 
