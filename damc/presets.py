@@ -147,7 +147,7 @@ def _small(
     )
 
 
-# Chains that start at an amortiser's sample need half the moves of those that start at noise.
+# Chains that start at an amortiser's sample need fewer moves than those that start at noise.
 _WARM = {method: {"posterior_steps": 10} for method in ("damc", "damc-g")}
 
 

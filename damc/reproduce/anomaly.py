@@ -107,16 +107,20 @@ class Anomaly(Table):
             seed=cell.seed,
         )
         spare = normal.subset(torch.arange(last, len(normal)))
-        found = judge(learner, spare, test, digit, cell.seed)
-        figures = {
-            "auprc" if kind == "calibrated" else f"auprc_{kind}": detection.auprc
-            for kind, detection in found.items()
-        }
-        if "calibrated" in found:
-            figures["average_precision"] = found["calibrated"].average_precision
-            figures["auroc"] = found["calibrated"].auroc
-        own = found["own"]
-        return {**took, **figures, "chance": own.chance, "lowest": own.lowest}
+        return {**took, **figures_of(judge(learner, spare, test, digit, cell.seed))}
+
+
+def figures_of(found: Mapping[str, Detection]) -> dict[str, float]:
+    """What the table shows of every score; a learner without a calibrated one leaves a gap."""
+    figures = {
+        "auprc" if kind == "calibrated" else f"auprc_{kind}": detection.auprc
+        for kind, detection in found.items()
+    }
+    if "calibrated" in found:
+        figures["average_precision"] = found["calibrated"].average_precision
+        figures["auroc"] = found["calibrated"].auroc
+    own = found["own"]
+    return {**figures, "chance": own.chance, "lowest": own.lowest}
 
 
 def judge(

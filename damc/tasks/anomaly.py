@@ -349,12 +349,15 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         from tqdm import tqdm
 
         device = self.learner_.device
+        scaling = self.scaling_
+        if isinstance(scaling, Pixels) and not isinstance(data, Images):
+            scaling = scaling.settled(data)  # by all of them: a part may lack the darkest pixels
         starts = range(0, len(data), size)
         for start in tqdm(starts, desc="score", disable=not self.verbose, dynamic_ncols=True):
             if isinstance(data, Images):
                 x = data.batch(torch.arange(start, min(start + size, len(data))))
             else:
-                x = torch.from_numpy(self.scaling_(data[start : start + size]))
+                x = torch.from_numpy(scaling(data[start : start + size]))
             yield x.to(device)
 
     def _read(self, X: Any, *, reset: bool) -> Array | Images:

@@ -133,7 +133,10 @@ def open_source(path: str | Path, device: torch.device | None = None) -> Source:
 
 
 def own_images(parts: Problem | Inversion, n: int, seed: int = 0, batch: int = 50) -> Tensor:
-    """Images that the decoder makes of codes of its own, ``(n, C, H, W)``: what it can invert."""
+    """Images that the decoder makes of codes of its own, ``(n, C, H, W)``: what it can invert.
+
+    Give another seed than to their inversion, whose random starts would be these codes, shrunk.
+    """
     if n < 1:
         raise BadInput(f"at least 1 image of the decoder's own is wanted, got {n}")
     problem = parts.problem if isinstance(parts, Inversion) else parts

@@ -79,6 +79,18 @@ class Pixels:
             return cls((c, h, w), 0.0 if low >= 0 else -1.0, 1.0, True)
         return cls((c, h, w), low, high if high > low else low + 1, False)
 
+    def settled(self, images: NDArray[Any]) -> Pixels:
+        """Itself, or what this array as a whole suggests if no range is known yet."""
+        if self.low is not None:
+            return self
+        own = Pixels.measure(images)
+        if not own.known:
+            raise BadInput(
+                f"the images go from {own.low:g} to {own.high:g}: floats from -1 to 1 or from "
+                "0 to 1, or bytes, are wanted"
+            )
+        return own
+
     def __call__(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """Images ``(n, C, H, W)`` in the range that was measured, as float32 in [-1, 1]."""
         if images.shape[1:] != self.shape:
@@ -88,13 +100,7 @@ class Pixels:
             )
         low, high = self.low, self.high
         if low is None or high is None:
-            own = Pixels.measure(images)
-            if not own.known:
-                raise BadInput(
-                    f"the images go from {own.low:g} to {own.high:g}: floats from -1 to 1 or from "
-                    "0 to 1, or bytes, are wanted"
-                )
-            return own(images)
+            raise BadInput("no range of pixels is known yet: see Pixels.settled")
         if images.dtype == np.uint8 and self.known:
             low, high = 0.0, 255.0  # bytes are bytes, whatever the training images were
         least, most = float(images.min()), float(images.max())

@@ -11,7 +11,7 @@ from damc.data.sources import ArrayStore
 from damc.errors import BadInput
 from damc.learn import DAMC, Learner
 from damc.metrics.detection import auprc
-from damc.reproduce.anomaly import _uncalibrated, judge
+from damc.reproduce.anomaly import _uncalibrated, figures_of, judge
 from damc.tasks.scores import Calibration, error_and_detail, score
 
 
@@ -74,7 +74,11 @@ def test_an_image_is_reconstructed_once_where_there_is_no_amortiser() -> None:
 
 def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
     test, _ = _images(50, 1)
-    assert set(judge(Mute(), test, test, 7, seed=0)) == {"own"}
+    found = judge(Mute(), test, test, 7, seed=0)
+    assert set(found) == {"own"}
+    assert set(figures_of(found)) == {"auprc_own", "chance", "lowest"}  # none called calibrated
+    both = judge(Half(), test, test, 7, seed=0)
+    assert figures_of(both)["auroc"] == both["calibrated"].auroc != both["own"].auroc
     unlabelled = Images(ArrayStore(torch.zeros(4, 1, 6, 6).numpy(), -1.0), name="made")
     with pytest.raises(BadInput, match="no labels"):
         judge(Half(), test, unlabelled, 7, seed=0)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from damc.errors import BadInput
+from damc.learn.inversion import Inversion
 from damc.nets.stylegan import StyleDecoder
 from damc.nets.stylegan_encoder import StyleEncoder
 from damc.nets.vgg import VGG16
 from damc.reproduce.inversion import InversionTable
 from damc.reproduce.table import Options
 from damc.reproduce.work import run_cells
+from damc.tasks.invert import Found, invert_images
 
 
 @pytest.fixture
@@ -55,6 +59,27 @@ def test_the_small_table_trains_its_own_decoder_once(tmp_path: Path) -> None:
         assert 0 < result.figures["mse"] < 4 and math.isfinite(result.figures["frechet"])
         assert result.figures["mse"] <= result.figures["start_mse"]
     assert len(list((tmp_path / "trained").iterdir())) == 1
+
+
+def test_random_starts_on_own_images_are_not_their_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inverted = []
+
+    def watch(parts: Inversion, images: Any, *words: Any, seed: int, **options: Any) -> Found:
+        if isinstance(images, Tensor):
+            # Where `opt` starts: a draw by the inversion's own generator, truncated.
+            problem = parts.problem
+            start = problem.draw(len(images), torch.Generator().manual_seed(seed))
+            with torch.no_grad():
+                inverted.append((images, problem.decode(start)))
+        return invert_images(parts, images, *words, seed=seed, **options)
+
+    monkeypatch.setattr("damc.reproduce.inversion.invert_images", watch)
+    options = Options(methods=("opt",), data=("digits",), iterations=8, images=4, threads=1)
+    run_cells(InversionTable(), options, tmp_path)
+    ((own, start),) = inverted
+    assert not torch.allclose(own, start, atol=1e-3)
 
 
 def test_the_papers_table_takes_the_published_networks(published: Path, tmp_path: Path) -> None:

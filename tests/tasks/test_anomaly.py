@@ -319,7 +319,13 @@ def test_a_detector_without_a_measured_range_reads_floats_as_everything_else_doe
     detector = AnomalyDetector("digits-small", **QUICK).fit(images)
     x = images.batch(torch.arange(12)).numpy()
     wanted = detector.decision_function(x)
-    for same in (x / 2 + 0.5, np.round(x * 127.5 + 127.5).astype(np.uint8)):
-        assert np.allclose(detector.decision_function(same), wanted, atol=0.05)
+    assert np.allclose(detector.decision_function(x / 2 + 0.5), wanted, atol=1e-3)
+    rounded = np.round(x * 127.5 + 127.5).astype(np.uint8)
+    assert np.allclose(detector.decision_function(rounded), wanted, atol=0.05)
+    # The range is that of the whole array, whatever a part of it holds.
+    bright = np.concatenate([np.tile(x, (22, 1, 1, 1))[:256], np.abs(x[:1])])
+    assert detector.decision_function(bright)[-1] == pytest.approx(
+        detector.decision_function(np.concatenate([x, np.abs(x[:1])]))[-1], rel=1e-2
+    )
     with pytest.raises(BadInput, match="bytes, are wanted"):
         detector.decision_function(x * 100)
