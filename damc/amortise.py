@@ -36,7 +36,7 @@ class Amortiser(nn.Module):
         widths: hidden widths of the denoiser's levels.
         null: "token", one learned vector, or "noise", an MLP of fresh Gaussian noise as in the
             authors' code.
-        solver: "ancestral", or one of azula's deterministic solvers in `damc.denoise.SOLVERS`.
+        solver: "ancestral", or one of the deterministic solvers in `damc.denoise.SOLVERS`.
         steps: evaluations of the denoiser for one sample (a "heun" step takes two).
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.

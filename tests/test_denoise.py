@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from azula.denoise import Denoiser, DiracPosterior
+from azula.sample import DDIMSampler, vABSampler
 from torch import Tensor
 
 from benchmarks import plain
@@ -139,6 +141,30 @@ def test_solvers_follow_a_gaussians_flow(solver: str, steps: int, tolerance: flo
         errors.append(float((end - exact).abs().max()))
     assert errors[1] < tolerance
     assert errors[1] < errors[0] / (1.7 if solver == "ddim" else 2.8)  # first and second order
+
+
+@pytest.mark.parametrize("solver", ["ddim", "multistep"])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_the_flow_is_followed_as_azula_follows_it(solver: str, steps: int) -> None:
+    def epsilon(z: Tensor, i: int) -> Tensor:
+        return torch.sin(3 * z + i) + z.flip(1) / 2
+
+    class OnGrid(Denoiser):  # type: ignore[misc]
+        schedule, calls = SCHEDULE, 0
+
+        def forward(self, x_t: Tensor, t: Tensor) -> DiracPosterior:
+            alpha, sigma = SCHEDULE(t)
+            self.calls += 1
+            return DiracPosterior(mean=(x_t - sigma * epsilon(x_t, self.calls - 1)) / alpha)
+
+    grid = {"steps": steps, "silent": True, "dtype": torch.float64}
+    other = DDIMSampler(OnGrid(), **grid) if solver == "ddim" else vABSampler(OnGrid(), **grid)
+    if solver == "multistep":
+        other.order = 2
+    z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kept = z.clone()
+    torch.testing.assert_close(solve(epsilon, z, SCHEDULE, steps, solver), other(z))
+    assert torch.equal(z, kept)
 
 
 def test_multistep_beats_first_order_at_equal_cost() -> None:
