@@ -26,7 +26,7 @@ from damc.metrics.detection import Detection, detection_scores
 from damc.presets import find
 from damc.reproduce.table import Cell, Measure, Options, Table
 from damc.reproduce.training import Budget, train
-from damc.tasks.scores import FLOOR, Calibration, detail_of, error_and_detail, score
+from damc.tasks.scores import FLOOR, Calibration, detail_of, error_and_detail, misfit, score
 
 _DIGITS = (1, 4, 5, 7, 9)
 _METHODS = ("vae", "abp", "meg", "bigan-sigma", "lebm", "adaptive-ce", "damc")
@@ -107,7 +107,20 @@ class Anomaly(Table):
             seed=cell.seed,
         )
         spare = normal.subset(torch.arange(last, len(normal)))
-        return {**took, **figures_of(judge(learner, spare, test, digit, cell.seed))}
+        scores = scores_of(learner, spare, test, cell.seed)
+        return {**took, **figures_of(judge(scores, anomalies_in(test, digit)))}
+
+
+def anomalies_in(test: Images, digit: int) -> Tensor:
+    """Which of the test images are the held-out digit, ``(N,)``."""
+    if test.labels is None:
+        raise BadInput(f"{test.name} has no labels to judge by")
+    return test.labels == digit
+
+
+def judge(scores: Mapping[str, Tensor], odd: Tensor) -> dict[str, Detection]:
+    """How well each score tells the anomalies, both of the test images ``(N,)``."""
+    return {kind: detection_scores(odd, values) for kind, values in scores.items()}
 
 
 def figures_of(found: Mapping[str, Detection]) -> dict[str, float]:
@@ -123,14 +136,9 @@ def figures_of(found: Mapping[str, Detection]) -> dict[str, float]:
     return {**figures, "chance": own.chance, "lowest": own.lowest}
 
 
-def judge(
-    learner: Learner, normal: Images, test: Images, digit: int, seed: int
-) -> dict[str, Detection]:
-    """Every score that the learner has, judged on the test images; the calibrated one is fitted
-    to `normal` images that were not trained on."""
-    if test.labels is None:
-        raise BadInput(f"{test.name} has no labels to judge by")
-    labels = test.labels == digit
+def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict[str, Tensor]:
+    """Every score that the learner has of the test images, ``(N,)`` each; the calibrated one is
+    fitted to `normal` images that were not trained on."""
     generator = torch.Generator(learner.device).manual_seed(seed)
 
     def over(images: Images, what: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -150,27 +158,33 @@ def judge(
     if "reconstruction" in scores:
         calibration = Calibration.of(**over(normal, errors))
         if once:
-            error = scores["reconstruction"].clamp_min(FLOOR * math.prod(test.shape))
+            error = scores["misfit"].clamp_min(FLOOR * math.prod(test.shape))
             details = over(test, lambda x: {"detail": detail_of(x)})
             scores["calibrated"] = calibration.judge(error, **details)
         else:
             scores["calibrated"] = calibration.judge(**over(test, errors))
-    return {kind: detection_scores(labels, values) for kind, values in scores.items()}
+    scores.pop("misfit", None)
+    return scores
 
 
 @torch.no_grad()
 def _uncalibrated(learner: Learner, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Every score that needs no calibration, ``(B,)`` each; one inference serves all if it can."""
+    """Every score that needs no calibration, and the misfit, ``(B,)`` each; one inference serves
+    all if it can."""
     own = type(learner).anomaly_score
+    found: dict[str, Tensor] = {}
     if isinstance(learner, PosteriorMoves) and own is PosteriorMoves.anomaly_score:
         model = learner.model
         z = learner.infer(x, generator=generator)
-        error, prior = model.squared_error(x, z), -model.prior.log_prob(z)
-        joint = error / (2 * model.sigma**2) + prior
-        return {"own": joint, "authors": error + prior, "reconstruction": error}
-    kinds = ["own"]
-    if hasattr(learner, "model"):
-        kinds.append("authors")
-    if type(learner).reconstruct is not Learner.reconstruct:
-        kinds.append("reconstruction")
-    return {kind: score(learner, x, kind, generator=generator) for kind in kinds}
+        y, prior = model.decoder(z), -model.prior.log_prob(z)
+        error = (x - y).square().flatten(1).sum(1)
+        found |= {"own": error / (2 * model.sigma**2) + prior, "authors": error + prior}
+    else:
+        found["own"] = learner.anomaly_score(x, generator=generator)
+        if hasattr(learner, "model"):
+            found["authors"] = score(learner, x, "authors", generator=generator)
+        if type(learner).reconstruct is Learner.reconstruct:
+            return found
+        y = learner.reconstruct(x, generator=generator)
+        error = (x - y).square().flatten(1).sum(1)
+    return {**found, "reconstruction": error, "misfit": misfit(x, y)}

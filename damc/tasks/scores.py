@@ -6,19 +6,20 @@ Every score averages over posterior samples z of the image x, from `learner.infe
 - "authors": |x - g(z)|^2 + E(z) + |z|^2 / 2, the score of the paper's code, whose error has weight
   1 whatever sigma is;
 - "reconstruction": |x - g(z)|^2;
-- "calibrated": how far the error at first sight lies above that of normal images, or of normal
-  images with as much detail; see `Calibration`;
+- "calibrated": how far the misfit at first sight lies above that of normal images, or of normal
+  images with as much detail; see `Calibration` and `misfit`;
 - "own": the learner's own `anomaly_score`, for learners without a latent model.
 """
 
 from __future__ import annotations
 
-__all__ = ["FLOOR", "SCORES", "Calibration", "detail_of", "error_and_detail", "score"]
+__all__ = ["FLOOR", "SCORES", "Calibration", "detail_of", "error_and_detail", "misfit", "score"]
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from damc.errors import BadInput
 from damc.learn import Learner
@@ -28,6 +29,8 @@ SCORES = ("calibrated", "joint", "authors", "reconstruction", "own")
 
 FLOOR = 1e-6
 """Least error and detail of a pixel, so that their logarithms exist."""
+
+_SCALES = (1, 2, 4)  # pixels a side that a misfit averages before it squares
 
 _PART = 500  # images whose chains run at a time
 
@@ -150,17 +153,36 @@ def error_and_detail(
 ) -> tuple[Tensor, Tensor]:
     """Errors at first sight, and how much detail the images have, ``(B,)`` each.
 
-    The error is that of `Learner.glimpse`, squared, summed, and averaged over `samples` of them.
-    Both are kept above `FLOOR`.
+    The error is the `misfit` of `Learner.glimpse`, averaged over `samples` of them. Both are kept
+    above `FLOOR`.
     """
     errors = []
     for part in torch.split(x, _PART):
         total = part.new_zeros(len(part))
         for _ in range(samples):
-            difference = part - learner.glimpse(part, generator=generator)
-            total += difference.square().flatten(1).sum(1)
+            total += misfit(part, learner.glimpse(part, generator=generator))
         errors.append(total / samples)
     return torch.cat(errors).clamp_min(FLOOR * x[0].numel()), detail_of(x)
+
+
+def misfit(x: Tensor, y: Tensor) -> Tensor:
+    """How far reconstructions y are off the images x, both ``(B, C, H, W)``, as a detector sees it,
+    ``(B,)``: a squared error for which it matters where the differences are.
+
+    What is wrong with an anomaly is wrong in one place, such as a stroke too many, while the errors
+    of a normal image lie scattered along its edges. So squares are averaged over neighbourhoods of
+    a third of the image, and the root of their summed squares is larger the fewer of them hold the
+    error. That is added up over scales, of pixels and of means over 2x2 and 4x4 of them, in which
+    an edge that is off by a little cancels. A plain vector has no places: its misfit is the squared
+    error.
+    """
+    difference = x - y
+    side = min(x.shape[2:])
+    if side < 2:
+        return difference.square().flatten(1).sum(1)
+    scales = [scale for scale in _SCALES if scale < side]
+    parts = [_in_places(functional.avg_pool2d(difference, scale, stride=1)) for scale in scales]
+    return torch.stack(parts).sum(0)
 
 
 def detail_of(x: Tensor) -> Tensor:
@@ -176,6 +198,15 @@ def detail_of(x: Tensor) -> Tensor:
         down, right = x.diff(dim=2), x.diff(dim=3)
         total = down.square().flatten(1).sum(1) + right.square().flatten(1).sum(1)
     return total.clamp_min(FLOOR * x[0].numel())
+
+
+def _in_places(difference: Tensor) -> Tensor:
+    """The root of the summed squares of neighbourhoods' mean squared differences, ``(B,)``."""
+    squares = difference.square().sum(1, keepdim=True)
+    reach = min(squares.shape[2:]) // 6
+    around = functional.avg_pool2d(squares, 2 * reach + 1, stride=1, padding=reach)
+    total: Tensor = torch.linalg.vector_norm(around.flatten(1), dim=1)
+    return total
 
 
 def _spread(centred: Tensor) -> float:

@@ -11,8 +11,8 @@ from damc.data.sources import ArrayStore
 from damc.errors import BadInput
 from damc.learn import DAMC, Learner
 from damc.metrics.detection import auprc
-from damc.reproduce.anomaly import _uncalibrated, figures_of, judge
-from damc.tasks.scores import Calibration, error_and_detail, score
+from damc.reproduce.anomaly import _uncalibrated, anomalies_in, figures_of, judge, scores_of
+from damc.tasks.scores import Calibration, error_and_detail, misfit, score
 
 
 class Half(Learner):
@@ -48,12 +48,13 @@ def test_every_score_is_read_on_the_test_images_and_calibrated_on_the_others() -
     normal, _ = _images(700, 0)  # more than one batch
     test, odd = _images(900, 1)
     every, rest = test.batch(torch.arange(900)), normal.batch(torch.arange(700))
-    found = judge(Half(), normal, test, 7, seed=0)
+    found = judge(scores_of(Half(), normal, test, seed=0), anomalies_in(test, 7))
     assert set(found) == {"own", "reconstruction", "calibrated"}
     error, detail = error_and_detail(Half(), every)
     fitted = Calibration.of(*error_and_detail(Half(), rest)).judge(error, detail)
     assert found["own"].auprc == pytest.approx(auprc(odd, -every.mean((1, 2, 3))), abs=1e-6)
-    assert found["reconstruction"].auprc == pytest.approx(auprc(odd, error), abs=1e-6)
+    squared = (every - Half().reconstruct(every)).square().sum((1, 2, 3))
+    assert found["reconstruction"].auprc == pytest.approx(auprc(odd, squared), abs=1e-6)
     assert found["calibrated"].auprc == pytest.approx(auprc(odd, fitted), abs=1e-6)
     assert found["calibrated"].auprc > found["reconstruction"].auprc + 0.05
     assert found["calibrated"].anomalies == int(odd.sum())
@@ -68,20 +69,21 @@ def test_an_image_is_reconstructed_once_where_there_is_no_amortiser() -> None:
             return super().reconstruct(x, generator=generator)
 
     learner = Counting()
-    judge(learner, _images(30, 0)[0], _images(40, 1)[0], 7, seed=0)
+    scores_of(learner, _images(30, 0)[0], _images(40, 1)[0], seed=0)
     assert learner.seen == 70
 
 
 def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
     test, _ = _images(50, 1)
-    found = judge(Mute(), test, test, 7, seed=0)
+    odd = anomalies_in(test, 7)
+    found = judge(scores_of(Mute(), test, test, seed=0), odd)
     assert set(found) == {"own"}
     assert set(figures_of(found)) == {"auprc_own", "chance", "lowest"}  # none called calibrated
-    both = judge(Half(), test, test, 7, seed=0)
+    both = judge(scores_of(Half(), test, test, seed=0), odd)
     assert figures_of(both)["auroc"] == both["calibrated"].auroc != both["own"].auroc
     unlabelled = Images(ArrayStore(torch.zeros(4, 1, 6, 6).numpy(), -1.0), name="made")
     with pytest.raises(BadInput, match="no labels"):
-        judge(Half(), test, unlabelled, 7, seed=0)
+        anomalies_in(unlabelled, 7)
 
 
 def test_one_inference_serves_the_scores_that_need_no_calibration() -> None:
@@ -89,6 +91,8 @@ def test_one_inference_serves_the_scores_that_need_no_calibration() -> None:
     learner = DAMC.from_preset("digits-small", sigma=0.5).eval()
     x = load_images("digits").batch(torch.arange(20))
     found = _uncalibrated(learner, x, torch.Generator().manual_seed(5))
+    y = learner.reconstruct(x, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(found.pop("misfit"), misfit(x, y), rtol=1e-5, atol=1e-4)
     assert set(found) == {"own", "authors", "reconstruction"}
     for kind, values in found.items():
         alone = score(learner, x, kind, generator=torch.Generator().manual_seed(5))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from damc.errors import BadInput
 from damc.learn import DAMC, Learner
-from damc.tasks.scores import Calibration, error_and_detail, score
+from damc.tasks.scores import Calibration, error_and_detail, misfit, score
 
 
 class Blur(Learner):
@@ -92,7 +92,7 @@ def test_error_and_detail_are_what_they_say() -> None:
     x[1, 0, 5, 7] = 0.5
     error, detail = error_and_detail(Blur(), x)
     assert float(error[0]) == pytest.approx(1e-6 * 400) and float(detail[0]) == pytest.approx(4e-4)
-    assert float(error[1]) == pytest.approx(0.25**2)
+    assert torch.equal(error[1], misfit(x[1:], x[1:] / 2)[0])
     assert float(detail[1]) == pytest.approx(4 * 0.5**2)  # it differs from four neighbours
     assert torch.allclose(error_and_detail(Blur(), x, samples=3)[0], error)  # a mean, not a sum
     row = torch.tensor([[[[3.0, -4.0]]]])
@@ -103,19 +103,18 @@ def test_error_and_detail_are_what_they_say() -> None:
 def test_detail_sums_over_channels_and_grows_like_errors_with_contrast() -> None:
     x = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     error, detail = error_and_detail(Blur(), x)
-    each = [error_and_detail(Blur(), x[:, [i]]) for i in range(3)]
-    assert torch.allclose(error, torch.stack([e for e, _ in each]).sum(0))
-    assert torch.allclose(detail, torch.stack([c for _, c in each]).sum(0))
+    each = [error_and_detail(Blur(), x[:, [i]])[1] for i in range(3)]
+    assert torch.allclose(detail, torch.stack(each).sum(0))
     stronger = error_and_detail(Blur(), 3 * x)
     assert torch.allclose(stronger[0], 9 * error) and torch.allclose(stronger[1], 9 * detail)
 
 
 def test_an_image_moved_a_little_errs_in_proportion_to_its_detail() -> None:
-    """Waves of several lengths, reconstructed 0.05 pixels aside: error / detail is 0.05^2 for all,
-    while the errors themselves differ by far."""
+    """Waves of several lengths, reconstructed 0.05 pixels aside: error / detail is the same for
+    all, while the errors themselves differ."""
     place = torch.arange(48, dtype=torch.float64)
-    waves = [torch.sin(2 * torch.pi * k * place / 48) for k in (1, 2, 4)]
-    moved = [torch.sin(2 * torch.pi * k * (place - 0.05) / 48) for k in (1, 2, 4)]
+    waves = [torch.sin(2 * torch.pi * k * place / 48) for k in (2, 3, 4)]
+    moved = [torch.sin(2 * torch.pi * k * (place - 0.05) / 48) for k in (2, 3, 4)]
     x, other = (torch.stack(rows)[:, None, None].expand(3, 1, 48, 48) for rows in (waves, moved))
 
     class Aside(Blur):
@@ -123,8 +122,52 @@ def test_an_image_moved_a_little_errs_in_proportion_to_its_detail() -> None:
             return other
 
     error, detail = error_and_detail(Aside(), x)
-    assert float(error.max() / error.min()) > 10
-    assert torch.allclose(error / detail, torch.full_like(error, 0.05**2), rtol=0.1)
+    assert float(error.max() / error.min()) > 3
+    alike = error / detail
+    assert torch.allclose(alike, alike.mean().expand(3), rtol=0.1)
+
+
+def test_a_misfit_is_its_formula() -> None:
+    """Written out pixel by pixel: squares of pixels and of 2x2 and 4x4 means, averaged over windows
+    of a third of the image that count nothing beyond its edge."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 2, 3, 13, 16, generator=g, dtype=torch.float64)
+
+    def places(d: Tensor, reach: int) -> float:
+        squares = d.square().sum(0)
+        h, w = squares.shape
+        total = 0.0
+        for i in range(h):
+            for j in range(w):
+                window = squares[
+                    max(i - reach, 0) : i + reach + 1, max(j - reach, 0) : j + reach + 1
+                ]
+                total += (float(window.sum()) / (2 * reach + 1) ** 2) ** 2
+        return math.sqrt(total)
+
+    for image, other, found in zip(x, y, misfit(x, y), strict=True):
+        d = image - other
+        wanted = 0.0
+        for scale, reach in ((1, 2), (2, 2), (4, 1)):  # a sixth of 13, 12 and 10
+            blocks = d.unfold(1, scale, 1).unfold(2, scale, 1).mean((-1, -2))
+            wanted += places(blocks, reach)
+        assert float(found) == pytest.approx(wanted, rel=1e-9)
+    assert misfit(x[..., :3, :3], y[..., :3, :3]).shape == (2,)  # too small for 4x4
+
+
+def test_errors_in_one_place_count_more_than_as_large_ones_scattered() -> None:
+    x = torch.zeros(4, 1, 28, 28)
+    x[0, 0, 10:14, 10:14] = 0.5  # a piece
+    x[1, 0, 2::7, 2::7] = 0.5  # sixteen pixels apart from each other
+    x[2, 0, 8:24, 10], x[2, 0, 8:24, 11] = 0.3, -0.3  # an edge that lies a little aside
+    x[3, 0, 8:24, 10:12] = 0.3  # a stroke
+    squared = x.square().sum((1, 2, 3))
+    assert torch.equal(squared[0], squared[1]) and torch.allclose(squared[2], squared[3])
+    piece, scattered, edge, stroke = misfit(x, torch.zeros_like(x)).tolist()
+    assert piece > 3 * scattered
+    assert stroke > 1.3 * edge
+    checked = torch.where((torch.arange(28)[:, None] + torch.arange(28)) % 2 == 0, 0.3, -0.3)
+    assert float(misfit(checked[None, None], torch.zeros(1, 1, 28, 28))) > 1  # not cancelled
 
 
 def test_scores_are_the_formulas() -> None:
@@ -175,13 +218,13 @@ def test_an_amortised_learner_is_judged_at_first_sight() -> None:
     g = torch.Generator().manual_seed(1)
     z = learner.amortiser.sample(x=x, solver="multistep", steps=10, generator=g)
 
+    @torch.no_grad()
     def after(steps: int) -> Tensor:
         moved = z
         for _ in range(steps):
             slope = torch.func.grad(lambda z: learner.model.log_joint(z, x).sum())(moved)
             moved = moved + learner.settings.posterior_step_size**2 / 2 * slope
-        error: Tensor = learner.model.squared_error(x, moved)
-        return error
+        return misfit(x, learner.model.decoder(moved))
 
     torch.testing.assert_close(error, after(1), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(error, after(0), rtol=1e-3)
