@@ -178,9 +178,9 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Waits for something to become true."""
 
     def wait(ready: Callable[[], bool]) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not ready():
-            assert time.monotonic() < end, "waited for 30 seconds in vain"
+            assert time.monotonic() < end, "waited for two minutes in vain"
             time.sleep(0.002)
 
     return wait
