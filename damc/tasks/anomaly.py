@@ -30,7 +30,7 @@ from damc.errors import BadInput, Diverged
 from damc.learn import LEARNERS, Learner
 from damc.presets import Preset, find
 from damc.run import Run
-from damc.tasks.detector_file import MEMORY, recall_detector, unseen_images
+from damc.tasks.detector_file import FORMAT, MEMORY, recall_detector, unseen_images
 from damc.tasks.same_noise import SameNoise
 from damc.tasks.scaling import (
     Columns,
@@ -231,6 +231,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             # The random state is used up by `fit`, and may be no plain value.
             parameters = {**self.get_params(), "random_state": self.seed_}
             memory = {
+                "format": FORMAT,
                 "parameters": parameters,
                 "scaling": settings_of(self.scaling_),
                 "seed": self.seed_,

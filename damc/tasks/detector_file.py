@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MEMORY", "recall_detector", "unseen_images"]
+__all__ = ["FORMAT", "MEMORY", "recall_detector", "unseen_images"]
 
 import json
 import math
@@ -20,6 +20,9 @@ from damc.tasks.scores import Calibration
 MEMORY = "detector.json"
 """The file of a run folder that makes it a saved detector."""
 
+FORMAT = 2
+"""What the numbers in it mean; another number where scores of the same images have changed."""
+
 
 def recall_detector(run: Run, parameters: set[str]) -> dict[str, Any] | None:
     """What `AnomalyDetector.save` wrote into the folder, checked, or None.
@@ -33,15 +36,26 @@ def recall_detector(run: Run, parameters: set[str]) -> dict[str, Any] | None:
         return None
     try:
         memory = json.loads(path.read_bytes())
-        scaling_from(memory["scaling"])
-        Calibration(*(memory["calibration"] or (0.0,) * 6))
-        scores = [memory["normal_scores"], memory["decision_scores"], [memory["seed"]]]
-        finite = all(part and all(map(math.isfinite, part)) for part in scores)
-        if not finite or {*memory["parameters"]} != parameters:
-            raise ValueError("parameters or scores")
-    except (ValueError, KeyError, TypeError) as error:
+        current = memory.get("format", 1) == FORMAT
+        if current:
+            _check(memory, parameters)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path} is damaged: fit and save the detector again") from error
+    if not current:
+        raise BadInput(
+            f"{path} was saved by a version that scores otherwise: fit and save the detector again"
+        )
     return dict(memory)
+
+
+def _check(memory: dict[str, Any], parameters: set[str]) -> None:
+    """Raises whatever comes first if something is missing or cannot be."""
+    scaling_from(memory["scaling"])
+    Calibration(*(memory["calibration"] or (0.0,) * 6))
+    scores = [memory["normal_scores"], memory["decision_scores"], [memory["seed"]]]
+    finite = all(part and all(map(math.isfinite, part)) for part in scores)
+    if not finite or {*memory["parameters"]} != parameters:
+        raise ValueError("parameters or scores")
 
 
 def unseen_images(run: Run, root: Path | None, limit: int) -> Images:

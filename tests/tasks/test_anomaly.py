@@ -147,6 +147,11 @@ def test_a_saved_detector_is_the_same(
     looser = AnomalyDetector.from_run(tmp_path / "run", quantile=0.5)
     assert looser.threshold_ < again.threshold_
     file = tmp_path / "run" / "detector.json"
+    saved = file.read_text()
+    file.write_text(json.dumps({**json.loads(saved), "format": 1}))  # its scores were others
+    with pytest.raises(BadInput, match="saved by a version that scores otherwise"):
+        AnomalyDetector.from_run(tmp_path / "run")
+    file.write_text(saved)
     for text in ("{", json.dumps({**json.loads(file.read_text()), "normal_scores": []})):
         file.write_text(text[:2000])
         with pytest.raises(BadInput, match=r"detector\.json is damaged"):
