@@ -16,7 +16,7 @@ from benchmarks.timing import compared, count_flops
 from damc import Amortiser
 
 
-def rows(rounds: int = 7, batches: tuple[int, ...] = (64, 500)) -> list[dict[str, Any]]:
+def rows(rounds: int = 15, batches: tuple[int, ...] = (64, 500)) -> list[dict[str, Any]]:
     """The paper's SVHN denoiser (d = 100, condition 1,024), conditional sampling."""
     torch.manual_seed(0)
     q = Amortiser(100, torch.nn.Identity(), embedding=1024)

@@ -8,7 +8,7 @@ __all__ = ["EMA", "Amortiser"]
 import copy
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from damc.denoise import Modulation, VectorDenoiser, ancestral, epsilon_loss, solve
+from damc.denoise import VectorDenoiser, ancestral, epsilon_loss, solve
 from damc.errors import BadInput
 from damc.noise import TruncatedCosine
 
@@ -279,9 +279,9 @@ class Amortiser(nn.Module):
         times = torch.linspace(1, 0, points, dtype=torch.float64)
         if solver in ("ddim", "multistep"):
             times = times[:-1]  # they never evaluate at time 0
-        predict = self._predictor(condition, times)
+        predict = self._predictor(condition, times, noise.shape[:-1])
         if null is not None and guidance:
-            conditional, unconditional = predict, self._predictor(null, times)
+            conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
 
             def predict(z: Tensor, i: int) -> Tensor:
                 return torch.lerp(unconditional(z, i), conditional(z, i), 1 + guidance)
@@ -290,33 +290,37 @@ class Amortiser(nn.Module):
             return ancestral(predict, noise, self.schedule, times, gamma=gamma, generator=generator)
         return solve(predict, noise, self.schedule, steps, solver)
 
-    def _predictor(self, condition: Tensor, times: Tensor) -> Callable[[Tensor, int], Tensor]:
-        """eps^ along a time grid, with all that does not depend on z computed beforehand.
+    def _predictor(
+        self, condition: Tensor, times: Tensor, points: torch.Size
+    ) -> Callable[[Tensor, int], Tensor]:
+        """eps^ of points ``(*points, d)`` along a time grid.
 
-        Gates and shifts are made for several steps in one product, since small ones are slow: for
-        all steps if the points share one condition.
+        All that does not depend on z is computed beforehand. Gates and shifts are made for
+        several steps in one product, since small ones are slow: for all steps if the points share
+        one condition.
         """
         net, rows = self.denoiser, len(condition)
         share = net.condition_share(condition)
         time = net.time_share(self.schedule.angle(times).to(condition.device))
-        matrices = net.matrices()
-        if rows * len(times) > 1000:  # laying them out costs about as much as ten small products
-            matrices = [matrix.contiguous() for matrix in matrices]
-        together = max(1, 256 // rows)  # few enough for a core's cache
-        known: tuple[int, list[Modulation]] = (-1, [])  # a part of the grid, and its modulations
-
-        def each(steps: Tensor) -> Sequence[Tensor]:
-            return steps.view(-1, rows, steps.shape[1]).unbind()
+        weights = net.weights()
+        if len(points) == 1 and points[0] * len(times) > 1000:  # it costs about ten small products
+            weights = weights.laid_out(*points)
+        together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
+        # For every block gates and shifts of that many steps; for every step those of all blocks.
+        room = [share.new_empty(together, rows, len(bias)) for bias in weights.biases]
+        pairs = [[step.chunk(2, dim=-1) for step in both] for both in room]
+        modulations = list(zip(*pairs, strict=True))
+        known = -1  # the part of the grid that they are of
 
         def predict(z: Tensor, i: int) -> Tensor:
             nonlocal known
             part, place = divmod(i, together)
-            if known[0] != part:
+            if known != part:
                 steps = time[part * together : (part + 1) * together, None]
-                pairs = net.modulation((share + steps).flatten(0, 1))
-                blocks = [zip(each(gate), each(shift), strict=True) for gate, shift in pairs]
-                known = part, list(zip(*blocks, strict=True))
-            return net.blocks(z, known[1][place], matrices)
+                flat = [both[: len(steps)].flatten(0, 1) for both in room]
+                net.modulation((share + steps).flatten(0, 1), weights, flat)
+                known = part
+            return net.blocks(z, modulations[place], weights)
 
         return predict
 

@@ -96,8 +96,12 @@ def test_a_share_of_the_batch_is_nullified_and_never_encoded() -> None:
     torch.testing.assert_close(mixed, (3 * parts[0] + 47 * parts[1]) / 50)
 
 
-def test_sampling_with_cached_shares_is_the_plain_transcription() -> None:
-    q, x = make(3, steps=6).double(), torch.randn(4, 3, dtype=torch.float64)
+@pytest.mark.parametrize(("rows", "threads"), [(4, 2), (170, 1), (170, 2)])
+def test_sampling_with_cached_shares_is_the_plain_transcription(
+    rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # decides how weights are laid
+    q, x = make(3, steps=6).double(), torch.randn(rows, 3, dtype=torch.float64)
     slow = plain.sample(q, q.embed(x), 6, seeded())
     torch.testing.assert_close(q.sample(x=x, generator=seeded()), slow)
 

@@ -54,13 +54,21 @@ def test_merged_products_are_the_block_equations(generator: torch.Generator) -> 
     torch.testing.assert_close(net(z, angle, condition), plain.denoise(net, z, angle, condition))
 
 
-def test_cached_shares_agree_with_the_plain_network(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_cached_shares_agree_with_the_plain_network(
+    threads: int | None, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = VectorDenoiser(6, 16)
     z, condition = torch.randn(9, 6, generator=generator), torch.randn(9, 16, generator=generator)
     angles = SCHEDULE.angle(torch.linspace(1, 0, 4))
     share, times = net.condition_share(condition), net.time_share(angles)
+    weights = net.weights()
+    if threads:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # decides the layout
+        weights = weights.laid_out(9)
     for i, angle in enumerate(angles):
-        cached = net.blocks(z, net.modulation(share + times[i]))
+        with torch.set_grad_enabled(threads is None):
+            cached = net.blocks(z, net.modulation(share + times[i], weights), weights)
         torch.testing.assert_close(
             cached, plain.denoise(net, z, angle.expand(9), condition), atol=1e-5, rtol=1e-5
         )
