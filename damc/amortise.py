@@ -303,7 +303,7 @@ class Amortiser(nn.Module):
         share = net.condition_share(condition)
         time = net.time_share(self.schedule.angle(times).to(condition.device))
         weights = net.weights()
-        if len(points) == 1 and points[0] * len(times) > 1000:  # it costs about ten small products
+        if len(points) == 1 and points[0] * len(times) > 1000:  # else the copies do not pay
             weights = weights.laid_out(*points)
         together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
         # For every block gates and shifts of that many steps; for every step those of all blocks.
