@@ -22,9 +22,9 @@ from torch import Tensor
 from benchmarks.exact import LinearGaussian
 from damc import MALA, Diverged, Langevin
 from damc.density import LogProb
+from damc.kernels.underdamped import Underdamped
 from damc.metrics import energy_distance
-from damc.toy import ToyModel
-from damc.underdamped import Underdamped
+from damc.toy.problem import ToyModel
 
 Chain = Callable[[Tensor, LogProb, int, torch.Generator], Tensor]
 

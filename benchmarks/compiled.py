@@ -12,16 +12,16 @@ import torch
 import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
-from damc import DAMC, Amortiser
-from damc.presets import find
+from damc import DAMC, Amortizer
+from damc.learn.presets import find
 
 
 def rows(rounds: int = 9) -> list[dict[str, Any]]:
-    """The amortiser's draws at the SVHN sizes, and the M updates of `mnist-small`."""
+    """The amortizer's draws at the SVHN sizes, and the M updates of `mnist-small`."""
     inductor.force_disable_caches = True  # so that an earlier run's work does not hide the start-up
     return [
         _compared("drawing 64 points, 100 steps", *_drawing(), rounds),
-        _compared("6 amortiser updates, mnist-small, batch 128", *_updating(), rounds),
+        _compared("6 amortizer updates, mnist-small, batch 128", *_updating(), rounds),
     ]
 
 
@@ -50,7 +50,7 @@ def _drawing() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
     def draws(compile_it: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
-        q = Amortiser(100, torch.nn.Identity(), embedding=1024)
+        q = Amortizer(100, torch.nn.Identity(), embedding=1024)
         if compile_it:
             net: Any = q.denoiser
             net.blocks, net.modulation = torch.compile(net.blocks), torch.compile(net.modulation)
@@ -66,7 +66,7 @@ def _updating() -> tuple[Callable[[], Any], Callable[[], Any]]:
         torch.manual_seed(0)
         learner = DAMC.from_preset("mnist-small")
         if compile_it:
-            net: Any = learner.amortiser.denoiser
+            net: Any = learner.amortizer.denoiser
             net.forward = torch.compile(net.forward)
         z = torch.randn(128, learner.model.latent)
         return lambda: learner.update_phi(x, z, 6, torch.Generator().manual_seed(0))

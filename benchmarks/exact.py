@@ -1,4 +1,4 @@
-"""Amortised samplers against targets whose exact law is known."""
+"""Amortized samplers against targets whose exact law is known."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc import MALA, Amortiser, Gaussian, Jump, distil
-from damc.distillation import History
+from damc import MALA, Amortizer, Gaussian, Independence, distill
+from damc.amortize import History
 from damc.metrics import c2st
 
 FEW = {"solver": "multistep", "steps": 10}
@@ -58,16 +58,16 @@ class LinearGaussian:
         noise = torch.randn(n, len(x), self.dim, generator=self.generator)
         return self.mean(x) + noise @ torch.linalg.cholesky(self.covariance).T
 
-    def amortise(self, iterations: int) -> tuple[Amortiser, History]:
+    def amortize(self, iterations: int) -> tuple[Amortizer, History]:
         """A sampler distilled from MALA chains."""
 
         def contexts() -> Iterator[Tensor]:
             while True:
                 yield self.observe(500)
 
-        q = Amortiser(self.dim, context=self.dim, capacity=0.5)
+        q = Amortizer(self.dim, context=self.dim, capacity=0.5)
         kernel = MALA(0.3, 10, target_acceptance=0.6)
-        history = distil(
+        history = distill(
             q, self.log_prob, kernel, contexts=contexts(), iterations=iterations, updates=12,
             learning_rate=2e-3, p_uncond=0.1, sampling=FEW, generator=self.generator,
         )  # fmt: skip
@@ -79,7 +79,7 @@ def gaussian_posterior(seed: int = 0, iterations: int = 400, n: int = 10_000) ->
     torch.manual_seed(seed)
     problem = LinearGaussian(torch.Generator().manual_seed(seed))
     start = time.perf_counter()
-    q, history = problem.amortise(iterations)
+    q, history = problem.amortize(iterations)
     x = problem.observe(4)
     mine = q.sample(n, x=x, steps=100, generator=problem.generator)
     exact = problem.exact(n, x)
@@ -103,19 +103,19 @@ def mixture(seed: int = 0, iterations: int = 250, n: int = 10_000) -> dict[str, 
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     angle = torch.arange(8) * (2 * math.pi / 8)
-    centres = 4 * torch.stack([angle.cos(), angle.sin()], 1)
+    centers = 4 * torch.stack([angle.cos(), angle.sin()], 1)
 
     def log_prob(z: Tensor) -> Tensor:
-        return torch.logsumexp(-torch.cdist(z, centres).square() / (2 * 0.5**2), 1)
+        return torch.logsumexp(-torch.cdist(z, centers).square() / (2 * 0.5**2), 1)
 
     start = time.perf_counter()
-    q = Amortiser(2, capacity=0.5)
-    kernel = Jump(0.3, 10, proposal=Gaussian(2, 4.0), local=MALA())
-    history = distil(
+    q = Amortizer(2, capacity=0.5)
+    kernel = Independence(0.3, 10, proposal=Gaussian(2, 4.0), local=MALA())
+    history = distill(
         q, log_prob, kernel, iterations=iterations, updates=12, learning_rate=2e-3,
         sampling=FEW, generator=generator,
     )  # fmt: skip
-    distance, mode = torch.cdist(q.sample(n, steps=100, generator=generator), centres).min(1)
+    distance, mode = torch.cdist(q.sample(n, steps=100, generator=generator), centers).min(1)
     shares = torch.bincount(mode[distance < 2.0], minlength=8) / n
     return {
         "what": "8 Gaussians on a circle, 2-D",

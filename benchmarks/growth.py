@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from benchmarks.timing import interleaved
-from damc import Amortiser, Langevin, LatentModel
+from damc import Amortizer, Langevin, LatentModel
 from damc.nets import mlp_decoder, mlp_energy
 
 
 def rows(rounds: int = 7) -> list[dict[str, Any]]:
-    """A posterior chain of a small fully connected model, an amortiser's draws, and memory."""
+    """A posterior chain of a small fully connected model, an amortizer's draws, and memory."""
     table = [
         _grows("posterior chain, moves", (10, 20, 40, 80), lambda n: _chain(moves=n), rounds),
         _grows("posterior chain, batch", (64, 128, 256, 512), lambda n: _chain(batch=n), rounds),
@@ -109,6 +109,6 @@ def _chain(latent: int = 64, batch: int = 128, moves: int = 20) -> Callable[[], 
 
 def _draw(batch: int = 128, steps: int = 20) -> Callable[[], Any]:
     torch.manual_seed(0)
-    q = Amortiser(64, torch.nn.Identity(), embedding=256, capacity=0.5)
+    q = Amortizer(64, torch.nn.Identity(), embedding=256, capacity=0.5)
     x = torch.randn(batch, 256)
     return lambda: q.sample(x=x, steps=steps, generator=torch.Generator().manual_seed(0))

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.plain_learning import PlainDAMC
 from benchmarks.timing import compared
 from damc import DAMC
-from damc.presets import find
+from damc.learn.presets import find
+from tests.reference.learning import PlainDAMC
 
 CASES = {
     "svhn": (32, 5),

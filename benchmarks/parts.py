@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.plain_learning import PlainDAMC
 from benchmarks.timing import compared, count_flops
 from damc import DAMC
-from damc.presets import find
+from damc.learn.presets import find
+from tests.reference.learning import PlainDAMC
 
 CASES = {
     "svhn": (32, 7, 5),
@@ -24,7 +24,7 @@ CASES = {
 
 
 def rows(names: tuple[str, ...] = tuple(CASES)) -> list[dict[str, Any]]:
-    """Posterior chain and amortiser updates of each preset."""
+    """Posterior chain and amortizer updates of each preset."""
     table = []
     for name in names:
         table += chains(name, *CASES[name]) + updates(name, *CASES[name][:2])
@@ -45,15 +45,15 @@ def chains(name: str, batch: int, rounds: int, moves: int) -> list[dict[str, Any
 
 
 def updates(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
-    """The M updates of the amortiser."""
+    """The M updates of the amortizer."""
     learner, plainly, x = _learners(name, batch)
     z = torch.randn(batch, learner.model.latent)
     count = learner.settings.updates
     things = {
-        "plain transcription": lambda: plainly.learn_amortiser(z, x, _seeded()),
+        "plain transcription": lambda: plainly.learn_amortizer(z, x, _seeded()),
         "damc": lambda: learner.update_phi(x, z, count, _seeded()),
     }
-    return _measured(f"{count} amortiser updates, {name}, batch {batch}", things, rounds)
+    return _measured(f"{count} amortizer updates, {name}, batch {batch}", things, rounds)
 
 
 def _measured(what: str, things: dict[str, Callable[[], Any]], rounds: int) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.plain_learning import langevin
 from benchmarks.timing import compared, count_flops
 from damc import EnergyPrior, Langevin
 from damc.nets import mlp_energy
+from tests.reference.learning import langevin
 
 STEP_SIZE, MOVES, LATENT = 0.4, 60, 128
 

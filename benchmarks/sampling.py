@@ -1,4 +1,4 @@
-"""Drawing from the amortiser: the fast path and few-step solvers against a plain transcription."""
+"""Drawing from the amortizer: the fast path and few-step solvers against a plain transcription."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import plain
 from benchmarks.timing import compared, count_flops
-from damc import Amortiser
+from damc import Amortizer
+from tests.reference import sampling as plain
 
 
 def rows(rounds: int = 15, batches: tuple[int, ...] = (64, 500)) -> list[dict[str, Any]]:
     """The paper's SVHN denoiser (d = 100, condition 1,024), conditional sampling."""
     torch.manual_seed(0)
-    q = Amortiser(100, torch.nn.Identity(), embedding=1024)
+    q = Amortizer(100, torch.nn.Identity(), embedding=1024)
     table = []
     for batch in batches:
         x = torch.randn(batch, 1024)
@@ -37,5 +37,5 @@ def _seeded() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _fast(q: Amortiser, x: Tensor, **options: Any) -> Tensor:
+def _fast(q: Amortizer, x: Tensor, **options: Any) -> Tensor:
     return q.sample(x=x, generator=_seeded(), **options)

@@ -33,7 +33,7 @@ def rows(seed: int = 0, iterations: int = 400, n: int = 4000, x: int = 4) -> lis
     """
     torch.manual_seed(seed)
     problem = LinearGaussian(torch.Generator().manual_seed(seed))
-    q, _ = problem.amortise(iterations)
+    q, _ = problem.amortize(iterations)
     contexts = problem.observe(x)
     exact = problem.exact(n, contexts)
     table = []

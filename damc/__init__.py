@@ -1,4 +1,4 @@
-"""Energy-based priors and any other density, sampled by diffusion-amortised MCMC."""
+"""Energy-based priors and any other density, sampled by diffusion-amortized MCMC."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from damc.amortise import EMA, Amortiser
-    from damc.density import EnergyPrior, Posterior, product, tempered
-    from damc.distillation import History, distil
+    from damc.amortize import EMA, Amortizer, History, distill
+    from damc.anomaly.detector import AnomalyDetector
+    from damc.density import product, tempered
     from damc.errors import BadInput, Diverged
-    from damc.jump import Gaussian, Jump
-    from damc.langevin import MALA, Info, Kernel, Langevin, State
+    from damc.kernels.base import Info, Kernel, State, StepInfo
+    from damc.kernels.independence import Gaussian, Independence
+    from damc.kernels.langevin import Langevin
+    from damc.kernels.mala import MALA
+    from damc.kernels.underdamped import Underdamped
+    from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
-    from damc.model import LatentModel
-    from damc.tasks.anomaly import AnomalyDetector
-    from damc.train import fit, load
-    from damc.underdamped import Underdamped
+    from damc.train.loop import fit, load
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "damc.amortise": ("EMA", "Amortiser"),
-    "damc.density": ("EnergyPrior", "Posterior", "product", "tempered"),
-    "damc.distillation": ("History", "distil"),
+    "damc.amortize": ("EMA", "Amortizer", "History", "distill"),
+    "damc.anomaly.detector": ("AnomalyDetector",),
+    "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
-    "damc.jump": ("Gaussian", "Jump"),
-    "damc.langevin": ("MALA", "Info", "Kernel", "Langevin", "State"),
+    "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
+    "damc.kernels.independence": ("Gaussian", "Independence"),
+    "damc.kernels.langevin": ("Langevin",),
+    "damc.kernels.mala": ("MALA",),
+    "damc.kernels.underdamped": ("Underdamped",),
+    "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
-    "damc.model": ("LatentModel",),
-    "damc.tasks.anomaly": ("AnomalyDetector",),
-    "damc.train": ("fit", "load"),
-    "damc.underdamped": ("Underdamped",),
+    "damc.train.loop": ("fit", "load"),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 
@@ -39,7 +41,7 @@ __all__ = [
     "DAMC",
     "EMA",
     "MALA",
-    "Amortiser",
+    "Amortizer",
     "AnomalyDetector",
     "BadInput",
     "Diverged",
@@ -47,15 +49,16 @@ __all__ = [
     "Gaussian",
     "History",
     "Info",
-    "Jump",
+    "Independence",
     "Kernel",
     "Langevin",
     "LatentModel",
     "Learner",
     "Posterior",
     "State",
+    "StepInfo",
     "Underdamped",
-    "distil",
+    "distill",
     "fit",
     "load",
     "product",

@@ -1,16 +1,14 @@
-"""Unnormalised log-densities: what the chains move on.
+"""Unnormalized log-densities: what the chains move on.
 
 A target is any callable ``z -> log p~(z)`` from points ``(B, d)`` to values ``(B,)``, or
 ``(z, x) -> log p~(z | x)`` with a context ``x`` of the same batch size. Distributions of
-`torch.distributions` and modules serve as they are. Nothing here is normalised.
+`torch.distributions` and modules serve as they are. Nothing here is normalized.
 """
 
 from __future__ import annotations
 
 __all__ = [
-    "EnergyPrior",
     "LogProb",
-    "Posterior",
     "StillTarget",
     "Target",
     "as_log_prob",
@@ -25,10 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.errors import BadInput
-from damc.pullback import pullback
 
 LogProb = Callable[[Tensor], Tensor]
 Target = Any  # a callable (z) or (z, x) -> (B,), or an object with such a `log_prob`
@@ -135,62 +132,6 @@ def still(target: Target) -> LogProb:
     own = getattr(target, "still", None)
     prepared: LogProb | None = None if own is None else own()
     return as_log_prob(target) if prepared is None else prepared
-
-
-class EnergyPrior(nn.Module):
-    """The energy-tilted Gaussian prior, p(z) proportional to exp(-E(z)) N(z; 0, I).
-
-    The paper writes f = -E (its equation 1). With ``energy = None`` this is N(0, I).
-
-    Args:
-        energy: any module from z ``(B, d)`` to ``(B,)``; lower is likelier.
-    """
-
-    def __init__(self, energy: nn.Module | None = None) -> None:
-        super().__init__()
-        self.energy = energy
-
-    def log_prob(self, z: Tensor) -> Tensor:
-        """log p~(z) = -E(z) - |z|^2 / 2, ``(B, d)`` to ``(B,)``."""
-        gaussian = -z.square().sum(1) / 2
-        return gaussian if self.energy is None else gaussian - self.energy(z)
-
-    forward = log_prob
-
-    def still(self) -> StillTarget | None:
-        """The gradient without a graph, -z - grad E(z); None if the energy has no `pullback`."""
-        if self.energy is None:
-            return StillTarget(self.log_prob, lambda z: (self.log_prob(z), -z))
-        if not hasattr(self.energy, "pullback"):
-            return None
-        energy = pullback(self.energy)
-
-        def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
-            value, pull = energy(z)
-            minus = torch.full_like(value, -1.0)
-            return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
-
-        return StillTarget(self.log_prob, value_and_grad)
-
-
-class Posterior:
-    """p(z | x), proportional to p(z) p(x | z), for a fixed batch of observations.
-
-    Args:
-        prior: log p~(z), ``(B, d)`` to ``(B,)``.
-        likelihood: log p(x | z) up to a constant, from ``(x, z)`` to ``(B,)``.
-        x: the observations, one for each chain, ``(B, ...)``.
-    """
-
-    def __init__(
-        self, prior: Target, likelihood: Callable[[Tensor, Tensor], Tensor], x: Tensor
-    ) -> None:
-        self.prior = as_log_prob(prior)
-        self.likelihood = likelihood
-        self.x = x
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return self.prior(z) + self.likelihood(self.x, z)
 
 
 def _check_shape(value: Tensor, z: Tensor) -> None:

@@ -39,7 +39,7 @@ TEMPORARY = ".damc-writing-"
 
 
 def load_weights(path: str | Path, device: torch.device | str | None = None) -> dict[str, Tensor]:
-    """Read a safetensors file. Anything else is refused; pickles are recognised, never opened."""
+    """Read a safetensors file. Anything else is refused; pickles are recognized, never opened."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"there is no weights file {path}: a safetensors file is wanted")

@@ -83,7 +83,7 @@ def test_the_comparison_above_notices_small_losses() -> None:
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
 
 
-def test_an_optimiser_and_its_random_states_come_back() -> None:
+def test_an_optimizer_and_its_random_states_come_back() -> None:
     layer = torch.nn.Linear(3, 2)
     adam = torch.optim.AdamW(layer.parameters(), lr=1e-3, betas=(0.5, 0.999))
     layer(torch.ones(1, 3)).sum().backward()
@@ -121,8 +121,8 @@ def test_views_and_shared_memory_become_copies() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.zeros(2), b"bytes"])
 def test_what_cannot_be_stored_is_named_with_its_place(value: Any) -> None:
-    with pytest.raises(BadInput, match=r"state\['optimiser'\]\[1\] is a"):
-        pack({"optimiser": [0, value]})
+    with pytest.raises(BadInput, match=r"state\['optimizer'\]\[1\] is a"):
+        pack({"optimizer": [0, value]})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ EVERY_MODULE = """
 import importlib, pkgutil, damc
 for module in pkgutil.walk_packages(damc.__path__, "damc."):
     # scikit-learn's base class is what makes the detector one of its estimators.
-    if not module.name.endswith(("__main__", "damc.tasks.anomaly")):
+    if not module.name.endswith(("__main__", "damc.anomaly.detector")):
         importlib.import_module(module.name)
 """
 

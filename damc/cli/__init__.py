@@ -70,7 +70,7 @@ COMMANDS = {
     "convert": Command(
         "damc.cli.convert:Convert", "FILE", "published .pth weights, made safe: .safetensors"
     ),
-    "toy": Command("damc.tasks.toy:Toy", "", "the paper's example in two dimensions"),
+    "toy": Command("damc.toy.experiment:Toy", "", "the paper's example in two dimensions"),
 }
 """Every sub-command by name, in the order of the overview; a new one is a line here.
 
@@ -119,7 +119,7 @@ def _run(words: list[str]) -> None:
 def _overview() -> str:
     rows = [[f"  damc {name} {c.usage}", c.about] for name, c in COMMANDS.items()]
     return (
-        "damc learns energy-based priors with diffusion-amortised MCMC.\n\n"
+        "damc learns energy-based priors with diffusion-amortized MCMC.\n\n"
         f"{table(rows)}\n\n"
         "`damc COMMAND --help` says more; `damc --version` says which damc this is."
     )

@@ -28,7 +28,7 @@ class Convert:
 
     def run(self) -> None:
         """Converts, and says what it found."""
-        from damc.tasks.convert import convert
+        from damc.inversion.convert import convert
 
         done = convert(self.file, self.out)
         say(f"{done.path}  {done.kind}: {done.tensors} tensors, {done.numbers:,} numbers")

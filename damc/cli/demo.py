@@ -27,7 +27,7 @@ class Demo:
 
     def run(self) -> None:
         """Trains the demo's preset on the embedded images."""
-        from damc import presets
+        from damc.learn import presets
         from damc.tasks.demo import demo
 
         try:

@@ -47,7 +47,7 @@ class Detect:
     """How many of the most and of the least anomalous images to show."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to what the model wants."""
+    """Crop every image to its center square and resize it to what the model wants."""
 
     out: Annotated[Path | None, Option("DIR")] = None
     """Where to write; RUN/detect if not given."""
@@ -60,9 +60,9 @@ class Detect:
 
     def run(self) -> None:
         """Scores, prints the ends, writes ``scores.csv``, ``ends.png`` and ``results.json``."""
+        from damc.anomaly.detect import detect, draw_ends, names_of
         from damc.errors import BadInput
-        from damc.tasks.detect import detect, draw_ends, names_of
-        from damc.tasks.origin import Origin
+        from damc.train.origin import Origin
 
         if not self.images or self.n < 1:
             raise BadInput("give images to score, and show at least 1 of them")
@@ -75,7 +75,9 @@ class Detect:
         origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)
         sets = origin.load(self.images)
 
-        from damc.tasks.anomaly import AnomalyDetector  # and scikit-learn, which bad input spares
+        from damc.anomaly.detector import (
+            AnomalyDetector,  # and scikit-learn, which bad input spares
+        )
 
         detector = AnomalyDetector.from_run(
             self.folder,
@@ -128,7 +130,7 @@ class Detect:
 def _shape(folder: Path) -> tuple[int, int, int]:
     """What images a run wants, (C, H, W)."""
     from damc.errors import BadInput
-    from damc.run import Run
+    from damc.train.run import Run
 
     networks = Run.open(folder).config.get("config", {}).get("networks")
     if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:

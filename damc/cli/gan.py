@@ -61,7 +61,7 @@ class TrainGAN:
     """Mirror each image with probability one half."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to --size; pictures of different sizes
+    """Crop every image to its center square and resize it to --size; pictures of different sizes
     need it."""
 
     seed: Annotated[int, Option("S")] = 0
@@ -103,10 +103,10 @@ class TrainGAN:
 
     def _training(self) -> Any:
         from damc.data import load_images
-        from damc.learn.gan import Settings, Sizes
-        from damc.nets.stylegan import check_resolution
-        from damc.tasks.gan import GANTraining
-        from damc.tasks.origin import Origin
+        from damc.inversion.gan import Settings, Sizes
+        from damc.inversion.gan_training import GANTraining
+        from damc.inversion.stylegan import check_resolution
+        from damc.train.origin import Origin
 
         check_resolution(self.size)
         side = self.size if self.resize else None
@@ -167,7 +167,7 @@ class TrainGAN:
             torch.set_num_threads(self.threads)
 
     def _show(self, folder: Path, summary: Any) -> None:
-        from damc.tasks.gan import DECODER
+        from damc.inversion.gan_training import DECODER
 
         words = {
             "iteration": "iterations",

@@ -13,15 +13,15 @@ from damc.cli.console import device, say, table, write_results
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
-    from damc.learn.inversion import Inversion
-    from damc.learn.inversion_problem import Problem
-    from damc.tasks.invert import Source
-    from damc.tasks.origin import Origin
+    from damc.inversion.invert import Source
+    from damc.inversion.learner import Inversion
+    from damc.inversion.problem import Problem
+    from damc.train.origin import Origin
 
 
 @dataclass(frozen=True)
 class TrainInversion:
-    """Learn to invert a decoder: an encoder, an energy of codes and the amortised sampler.
+    """Learn to invert a decoder: an encoder, an energy of codes and the amortized sampler.
 
     The decoder stays as it is. The same command again goes on where it stopped; the run folder
     then is all that `damc invert` needs.
@@ -58,7 +58,7 @@ class TrainInversion:
     """Iterations between checkpoints. One is also written every ten minutes and at the end."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to what the decoder makes."""
+    """Crop every image to its center square and resize it to what the decoder makes."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one that the decoder was trained from."""
@@ -74,8 +74,8 @@ class TrainInversion:
     def run(self) -> None:
         """Trains, and says how the start and the end of its chains fit at last."""
         from damc.cli.train import stopped
-        from damc.run import Run
-        from damc.tasks.invert import open_source
+        from damc.inversion.invert import open_source
+        from damc.train.run import Run
 
         source = open_source(self.generator)
         folder = self.folder or default_folder(source)
@@ -147,7 +147,7 @@ class Invert:
     """One seed gives the same codes again."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to what the decoder makes."""
+    """Crop every image to its center square and resize it to what the decoder makes."""
 
     out: Annotated[Path | None, Option("DIR")] = None
     """Where to write; inversions/METHOD inside the run folder if not given."""
@@ -160,7 +160,7 @@ class Invert:
 
     def run(self) -> None:
         """Inverts, prints the errors, writes codes, pictures and tables."""
-        from damc.tasks.invert import invert_images, open_source, own_images, write_found
+        from damc.inversion.invert import invert_images, open_source, own_images, write_found
 
         source = open_source(self.generator, device(self.device))
         out = self._out(source)
@@ -208,7 +208,7 @@ class Invert:
     def _images(self, source: Source) -> tuple[Any, str]:
         """The images and what they are; None for those that the decoder is yet to make."""
         from damc.errors import BadInput
-        from damc.tasks.origin import Origin
+        from damc.train.origin import Origin
 
         if self.own is not None:
             if self.images or self.own < 1:
@@ -230,12 +230,12 @@ class Invert:
         import torch
 
         from damc.errors import BadInput
-        from damc.learn.inversion import Inversion
-        from damc.learn.inversion_networks import InversionNetworks
-        from damc.learn.inversion_settings import InversionSettings
-        from damc.nets.stylegan_encoder import load_style_encoder
-        from damc.nets.vgg import load_vgg16
-        from damc.train import load
+        from damc.inversion.learner import Inversion
+        from damc.inversion.networks import InversionNetworks
+        from damc.inversion.settings import InversionSettings
+        from damc.inversion.stylegan_encoder import load_style_encoder
+        from damc.inversion.vgg import load_vgg16
+        from damc.train.loop import load
 
         if source.learner is not None:
             if self.encoder is not None or self.vgg is not None:
@@ -302,7 +302,7 @@ def default_folder(source: Source) -> Path:
 
 def origin_of(source: Source, root: Path | None) -> Origin | None:
     """The images that a run was trained on, if it was one of the command line."""
-    from damc.tasks.origin import recall
+    from damc.train.origin import recall
 
     return None if source.run is None else recall(source.run, root)
 
@@ -312,12 +312,12 @@ def train(source: Source, folder: Path, order: TrainInversion) -> Inversion:
     from dataclasses import replace
 
     from damc.errors import BadInput
-    from damc.learn.inversion_settings import InversionSettings
-    from damc.nets.stylegan_encoder import load_style_encoder
-    from damc.nets.vgg import load_vgg16
-    from damc.tasks.inversion_training import InversionTraining, usual_iterations
-    from damc.tasks.origin import Origin
+    from damc.inversion.settings import InversionSettings
+    from damc.inversion.stylegan_encoder import load_style_encoder
+    from damc.inversion.training import InversionTraining, usual_iterations
+    from damc.inversion.vgg import load_vgg16
     from damc.tasks.training import parse_settings
+    from damc.train.origin import Origin
 
     if source.decoder is None:
         raise BadInput(f"{source.path} is an inversion run: give the decoder that it came from")

@@ -12,7 +12,7 @@ from damc.cli.console import say, table, write_results
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
-    from damc.presets import Preset
+    from damc.learn.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Presets:
 
     def run(self) -> None:
         """Prints one line a preset."""
-        from damc.presets import PRESETS
+        from damc.learn.presets import PRESETS
 
         rows = [_sizes(preset) for preset in PRESETS.values()]
         head = ["preset", "data", "image", "latent", "decoder", "energy", "denoiser", "encoder"]
@@ -101,8 +101,8 @@ def _sizes(preset: Preset) -> dict[str, Any]:
     networks = preset.networks
     with torch.device("meta"):
         decoder, energy = networks.build_decoder(), networks.build_energy()
-        amortiser = networks.build_amortiser()
-    encoder = amortiser.encoder
+        amortizer = networks.build_amortizer()
+    encoder = amortizer.encoder
     return {
         "preset": preset.name,
         "about": preset.about,
@@ -111,7 +111,7 @@ def _sizes(preset: Preset) -> dict[str, Any]:
         "latent": networks.latent,
         "decoder": count(decoder.parameters()),
         "energy": None if energy is None else count(energy.parameters()),
-        "denoiser": count(amortiser.denoiser.parameters()),
+        "denoiser": count(amortizer.denoiser.parameters()),
         "encoder": None if encoder is None else count(encoder.parameters()),
         "iterations": preset.iterations,
         "cost": _cost(preset),

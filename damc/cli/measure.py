@@ -15,16 +15,16 @@ from damc.cli.options import Option
 
 if TYPE_CHECKING:
     from damc.learn import Learner
-    from damc.report import Section
-    from damc.run import Run
-    from damc.tasks.origin import Origin, Unseen
+    from damc.report.page import Section
+    from damc.train.origin import Origin, Unseen
+    from damc.train.run import Run
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """Measure a trained run: distances of its samples to real images, errors on unseen ones.
 
-    Samples by the amortiser (DAMC), by Langevin on the energy (LEBM) and from N(0, I) are compared
+    Samples by the amortizer (DAMC), by Langevin on the energy (LEBM) and from N(0, I) are compared
     with training images; unseen images are reconstructed.
     """
 
@@ -70,10 +70,10 @@ class Evaluate:
     def run(self) -> None:
         """Measures, prints one table, writes it into ``RUN/evaluate`` and into the report."""
         from damc.errors import BadInput
-        from damc.run import Run
         from damc.tasks.evaluate import choose_features, evaluate
-        from damc.tasks.origin import recall
-        from damc.train import load
+        from damc.train.loop import load
+        from damc.train.origin import recall
+        from damc.train.run import Run
 
         where = device(self.device)
         learner, run = load(self.folder, where), Run.open(self.folder)
@@ -120,7 +120,7 @@ class Evaluate:
         say(f"{report}  the run on one page")
 
     def _given(self, origin: Origin) -> Unseen:
-        from damc.tasks.origin import Unseen
+        from damc.train.origin import Unseen
 
         assert self.unseen is not None
         return Unseen(origin.load((self.unseen,))[0], "the images given", "")
@@ -153,10 +153,10 @@ class Transitions:
 
     def run(self) -> None:
         """Runs the chains, prints one table, writes ``RUN/transitions/STEPS`` and the report."""
-        from damc.run import Run
-        from damc.tasks.origin import recall
         from damc.tasks.transitions import transitions
-        from damc.train import load
+        from damc.train.loop import load
+        from damc.train.origin import recall
+        from damc.train.run import Run
 
         start = time.monotonic()
         learner, run = load(self.folder, device(self.device)), Run.open(self.folder)
@@ -245,7 +245,7 @@ class Cost:
 
     def run(self) -> None:
         """Measures, prints one table and writes it as ``results.json``."""
-        from damc.presets import find
+        from damc.learn.presets import find
         from damc.tasks.cost import cost, machine
 
         preset = find(self.preset)
@@ -277,7 +277,7 @@ class Cost:
             f"draws of {found.batch} latent points, iterations of {found.train_batch} images; "
             f"medians of {counted} rounds, all measured in {found.seconds:.0f} s"
         )
-        say("ratio: of parameters to the decoder's, of Langevin's seconds to the amortiser's")
+        say("ratio: of parameters to the decoder's, of Langevin's seconds to the amortizer's")
         path = write_results(self.out or Path("costs") / preset.name, results)
         say(f"{path}  the table, and the machine")
 
@@ -286,10 +286,10 @@ def _into_report(
     learner: Learner, run: Run, unseen: Unseen | None, place: str, section: Section
 ) -> Path | None:
     """Keeps a section in the run folder and makes the report again; gives the report's path."""
-    from damc.tasks.measured import keep
-    from damc.tasks.summarise import summarise
+    from damc.report.measured import keep
+    from damc.tasks.summarize import summarize
 
     keep(run.path / place, learner.iteration, section)
     # The seed of the training, so that the other pictures stay what they were.
     seed = run.config.get("training", {}).get("seed", 0)
-    return summarise(learner, run, unseen, seed=seed).report
+    return summarize(learner, run, unseen, seed=seed).report

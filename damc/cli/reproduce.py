@@ -14,7 +14,7 @@ from damc.cli.console import say, table
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
-    from damc.reproduce.table import Cell
+    from damc.paper.table import Cell
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Reproduce:
 
     def run(self) -> None:
         """Makes the table, prints it and names the files."""
-        from damc.reproduce import TABLES, find
-        from damc.reproduce.show import show
-        from damc.reproduce.table import Options
-        from damc.reproduce.work import run_cells
+        from damc.paper import TABLES, find
+        from damc.paper.show import show
+        from damc.paper.table import Options
+        from damc.paper.work import run_cells
 
         if self.table == "list":
             say(table([[name, find(name).about] for name in TABLES]))

@@ -12,7 +12,7 @@ from damc.cli.console import say, table, write_results
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
-    from damc.tasks.summarise import Summary
+    from damc.tasks.summarize import Summary
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Train:
     """Leave this class out, to detect it as an anomaly later."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to what the preset wants; pictures of
+    """Crop every image to its center square and resize it to what the preset wants; pictures of
     different sizes need it."""
 
     batch: Annotated[int | None, Option("B")] = None
@@ -87,9 +87,9 @@ class Train:
         """Trains, then prints a table of how it went."""
         from damc.errors import BadInput
         from damc.learn import find_method
-        from damc.presets import find
-        from damc.tasks.origin import Origin
+        from damc.learn.presets import find
         from damc.tasks.training import Training, parse_settings
+        from damc.train.origin import Origin
 
         preset = find(self.preset)
         texts = [text for group in self.settings for text in group]
@@ -155,7 +155,7 @@ def show_summary(folder: Path, preset: str, summary: Summary) -> None:
 
 def stopped(folder: Path) -> str:
     """Where an interrupted run can go on, in one sentence."""
-    from damc.run import Run
+    from damc.train.run import Run
 
     saved = Run.open(folder).checkpoints() if (folder / "config.json").is_file() else []
     if not saved:

@@ -26,7 +26,7 @@ class Sample:
     """How many images; the picture shows the first 256."""
 
     source: Annotated[str | None, Option("SOURCE")] = None
-    """amortiser, the learned sampler; energy, Langevin chains on the energy itself; gaussian,
+    """amortizer, the learned sampler; energy, Langevin chains on the energy itself; gaussian,
     plain noise, to see what the prior adds; other methods have others. The run's best if not
     given."""
 
@@ -46,16 +46,16 @@ class Sample:
         """Draws, and writes ``SOURCE.png`` and ``samples.npy``."""
         import numpy as np
 
-        from damc import plot
         from damc.files import write_atomically
+        from damc.report import plots
         from damc.tasks.generate import generate, sources
-        from damc.train import load
+        from damc.train.loop import load
 
         learner = load(self.folder, device(self.device))
         source = sources(learner)[0] if self.source is None else self.source
         images = generate(learner, self.n, source=source, steps=self.steps, seed=self.seed)
         out = self.out or self.folder / "samples"
-        picture = plot.image_grid(images[:256], out / f"{source}.png")
+        picture = plots.image_grid(images[:256], out / f"{source}.png")
         buffer = io.BytesIO()
         np.save(buffer, images.numpy(), allow_pickle=False)
         array = write_atomically(out / "samples.npy", buffer.getvalue())
@@ -77,10 +77,10 @@ class Reconstruct:
     """Only the first N images."""
 
     steps: Annotated[int | None, Option("T")] = None
-    """Posterior moves after the amortiser's guess; the run's own number if not given."""
+    """Posterior moves after the amortizer's guess; the run's own number if not given."""
 
     resize: bool = False
-    """Crop every image to its centre square and resize it to what the model wants."""
+    """Crop every image to its center square and resize it to what the model wants."""
 
     seed: Annotated[int, Option("S")] = 0
     """One seed gives the same reconstructions again."""
@@ -96,12 +96,12 @@ class Reconstruct:
 
     def run(self) -> None:
         """Reconstructs, prints the errors, writes ``reconstructions.png``."""
-        from damc import plot
         from damc.errors import BadInput
-        from damc.run import Run
-        from damc.tasks.origin import Origin, recall
+        from damc.report import plots
         from damc.tasks.reconstruct import reconstruct
-        from damc.train import load
+        from damc.train.loop import load
+        from damc.train.origin import Origin, recall
+        from damc.train.run import Run
 
         learner = load(self.folder, device(self.device))
         run = Run.open(self.folder)
@@ -125,7 +125,7 @@ class Reconstruct:
             progress=sys.stderr.isatty(),
         )
         out = self.out or self.folder / "reconstructions"
-        picture = plot.paired_grid(held.x, held.y, out / "reconstructions.png")
+        picture = plots.paired_grid(held.x, held.y, out / "reconstructions.png")
         results = {
             "run": str(self.folder),
             "iteration": learner.iteration,
@@ -173,16 +173,16 @@ class Report:
     """Where to compute."""
 
     def run(self) -> None:
-        """Summarises the run as `damc train` does at its end."""
+        """Summarizes the run as `damc train` does at its end."""
         from damc.cli.train import show_summary
-        from damc.run import Run
-        from damc.tasks.origin import recall
-        from damc.tasks.summarise import summarise
-        from damc.train import load
+        from damc.tasks.summarize import summarize
+        from damc.train.loop import load
+        from damc.train.origin import recall
+        from damc.train.run import Run
 
         learner = load(self.folder, device(self.device))
         run = Run.open(self.folder)
         origin = recall(run, self.data_root)
         unseen = None if origin is None else origin.unseen()
-        summary = summarise(learner, run, unseen, seed=self.seed)
+        summary = summarize(learner, run, unseen, seed=self.seed)
         show_summary(self.folder, run.config.get("preset") or learner.name, summary)

@@ -27,7 +27,7 @@ from damc.data import matfile
 from damc.errors import BadInput
 
 __all__ = [
-    "Labelled",
+    "Labeled",
     "count_cifar",
     "count_idx",
     "count_svhn",
@@ -38,7 +38,7 @@ __all__ = [
     "read_svhn",
 ]
 
-Labelled = tuple[NDArray[Any], NDArray[np.int64] | None]
+Labeled = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
@@ -48,7 +48,7 @@ INFLATES_FREELY = 64 * 2**20
 INFLATES_AT_MOST = 100
 
 
-def read_raw(path: str | Path) -> Labelled:
+def read_raw(path: str | Path) -> Labeled:
     """Read one raw file; its name tells the format: .npy, .npz, .mat, .bin, idx or .gz."""
     path = Path(path)
     name = path.name.lower()
@@ -66,7 +66,7 @@ def read_raw(path: str | Path) -> Labelled:
     )
 
 
-def read_idx(path: str | Path) -> Labelled:
+def read_idx(path: str | Path) -> Labeled:
     """Read MNIST's own format, plain or gzipped: images `(N, 1, H, W)` uint8.
 
     The labels are read from the file beside it whose name has `labels` and `idx1` for `images` and
@@ -90,7 +90,7 @@ def count_idx(path: str | Path) -> int:
         return _idx_header(file, path, axes=3)[0]
 
 
-def read_cifar(path: str | Path) -> Labelled:
+def read_cifar(path: str | Path) -> Labeled:
     """Read CIFAR-10's binary version: records of a label byte, then the R, G and B planes."""
     path = Path(path)
     count = count_cifar(path)
@@ -118,7 +118,7 @@ def count_cifar(path: str | Path) -> int:
     return count
 
 
-def read_svhn(path: str | Path) -> Labelled:
+def read_svhn(path: str | Path) -> Labeled:
     """Read SVHN's cropped digits (MATLAB version 5): `X` `(32, 32, 3, N)` uint8, `y` `(N, 1)`.
 
     The digit 0, which the file stores as 10, becomes 0.
@@ -140,7 +140,7 @@ def count_svhn(path: str | Path) -> int:
     return _svhn_variables(Path(path))[0].shape[3]
 
 
-def read_array(path: str | Path) -> Labelled:
+def read_array(path: str | Path) -> Labeled:
     """Read a NumPy .npy or .npz file, in its own layout.
 
     An .npy is memory-mapped, so it may be larger than memory. In an .npz the images are `images`,

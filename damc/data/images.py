@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from damc.data import catalogue, sources
+from damc.data import catalog, sources
 from damc.errors import BadInput
 
 __all__ = ["Images", "heldout_split", "load_images"]
@@ -122,7 +122,7 @@ def load_images(
     """Load images from nearly anything.
 
     Args:
-        source: the name of a data set (see `damc.data.catalogue`), `hub:owner/name` for the
+        source: the name of a data set (see `damc.data.catalog`), `hub:owner/name` for the
             Hugging Face Hub, a path to a folder of pictures or to a raw file (see
             `damc.data.formats`), a NumPy array or tensor `(N, H, W)`, `(N, H, W, C)` or
             `(N, C, H, W)`, a list of Pillow images, or a map-style torch data set whose items
@@ -131,9 +131,9 @@ def load_images(
             names it, else it is `./data`.
         split: `train`, `test` or `all`; a folder may have others. What is not divided into splits
             is given whole as `train` or `all`, and has no `test`.
-        size: crop every image to its largest centre square and resize that to so many pixels
+        size: crop every image to its largest center square and resize that to so many pixels
             (Lanczos). Picture files of different sizes need it.
-        crop: cut out a centre square of so many pixels first.
+        crop: cut out a center square of so many pixels first.
         channels: 1 or 3; the default is what the first image has.
     """
     if channels not in (None, 1, 3):
@@ -155,7 +155,7 @@ def heldout_split(images: Images, digit: int, train: bool) -> Images:
     training images, the test images, the other training images) is part of it.
 
     Args:
-        images: labelled images.
+        images: labeled images.
         digit: the class held out.
         train: give the training set, else the test set; there, an anomaly is `labels == digit`.
     """
@@ -185,12 +185,12 @@ def _load(
     if isinstance(source, str):
         if source.startswith("hub:"):
             return sources.from_hub(source, split, shaping)
-        if source in catalogue.CATALOGUE:
-            return sources.from_found(catalogue.find(source, root, split), source, shaping)
+        if source in catalog.CATALOG:
+            return sources.from_found(catalog.find(source, root, split), source, shaping)
         path = Path(source).expanduser()
         if path.exists() or "/" in source or path.suffix:
             return sources.from_path(path, split, shaping)
-        raise BadInput(f"{source!r} is no known data set and no file{catalogue.suggest(source)}.")
+        raise BadInput(f"{source!r} is no known data set and no file{catalog.suggest(source)}.")
     sources.check_undivided(split, f"the {type(source).__name__} given")
     if isinstance(source, Tensor):
         held = source.detach().cpu()

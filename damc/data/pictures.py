@@ -1,7 +1,7 @@
 """Pictures and arrays of pictures, brought to one layout: channels first, one size, one range.
 
 A picture is an array `(C, H, W)` of uint8 (0 to 255), or of float32 in [-1, 1]. Files are decoded
-by Pillow as they are stored: alpha is dropped, 16-bit greyscale keeps its upper 8 bits, an
+by Pillow as they are stored: alpha is dropped, 16-bit grayscale keeps its upper 8 bits, an
 animation its first frame, and a camera's rotation tag is not applied.
 """
 
@@ -96,7 +96,7 @@ def arrange(array: NDArray[Any], what: str) -> Arranged:
 
 
 def decode(path: Path) -> NDArray[np.uint8]:
-    """Decode a picture file to uint8 `(C, H, W)`: one channel if stored greyscale, else three."""
+    """Decode a picture file to uint8 `(C, H, W)`: one channel if stored grayscale, else three."""
     from PIL import Image
 
     try:
@@ -112,14 +112,14 @@ def decode(path: Path) -> NDArray[np.uint8]:
 
 
 def from_pil(image: Image, what: str) -> NDArray[np.uint8]:
-    """A Pillow image as uint8 `(C, H, W)`: one channel if it is greyscale, else three."""
+    """A Pillow image as uint8 `(C, H, W)`: one channel if it is grayscale, else three."""
     if image.mode.startswith("I;16"):
         return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[None]
     if image.mode in ("I", "F"):
         raise BadInput(f"{what} has pixels of mode {image.mode}, wanted 8 or 16 bits a channel.")
-    grey = image.mode in ("1", "L", "LA", "La")
-    pixels = np.array(image.convert("L" if grey else "RGB"), dtype=np.uint8)
-    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    gray = image.mode in ("1", "L", "LA", "La")
+    pixels = np.array(image.convert("L" if gray else "RGB"), dtype=np.uint8)
+    return pixels[None] if gray else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -156,15 +156,15 @@ def fit(
     size: int | None = None,
     channels: int | None = None,
 ) -> NDArray[Any]:
-    """Crop, resize and recolour one picture `(C, H, W)`, uint8 or float32 in [-1, 1].
+    """Crop, resize and recolor one picture `(C, H, W)`, uint8 or float32 in [-1, 1].
 
     Args:
         image: the picture.
         what: its name, for error messages.
-        crop: first cut out the centre square of this many pixels. CelebA's aligned pictures
+        crop: first cut out the center square of this many pixels. CelebA's aligned pictures
             (178x218) are commonly cut at 140, which leaves the face.
-        size: cut the largest centre square and resize it to this many pixels (Lanczos).
-        channels: 1 turns colour to luma (ITU-R 601), 3 repeats greyscale.
+        size: cut the largest center square and resize it to this many pixels (Lanczos).
+        channels: 1 turns color to luma (ITU-R 601), 3 repeats grayscale.
     """
     if channels not in (None, 1, 3):
         raise BadInput(f"channels is {channels}, wanted 1 or 3.")

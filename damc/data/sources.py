@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from damc.data import catalogue, formats, pictures
+from damc.data import catalog, formats, pictures
 from damc.errors import BadInput
 
 __all__ = [
@@ -149,8 +149,8 @@ def from_path(path: Path, split: str, shaping: Shaping) -> Loaded:
     return from_array(images, labels, str(path), "", shaping)
 
 
-def from_found(found: catalogue.Found, name: str, shaping: Shaping) -> Loaded:
-    """A data set of the catalogue; its own size and crop hold unless others are asked for."""
+def from_found(found: catalog.Found, name: str, shaping: Shaping) -> Loaded:
+    """A data set of the catalog; its own size and crop hold unless others are asked for."""
     if not isinstance(found.images, list):
         return from_array(found.images, found.labels, name, found.note, shaping)
     note = found.note if shaping["crop"] is None else ""
@@ -267,7 +267,7 @@ def _shaped(
     *,
     keep: bool,
 ) -> ItemStore:
-    # A greyscale picture among colour ones is repeated; a colour one among greyscale is refused,
+    # A grayscale picture among color ones is repeated; a color one among grayscale is refused,
     # for which of the two is wanted only the user knows.
     channels = shaping["channels"] or (3 if fetch(0).shape[0] == 3 else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from importlib.metadata import entry_points
 
 from damc.errors import BadInput
 from damc.learn.abp import ABP
@@ -10,8 +11,6 @@ from damc.learn.adaptive import AdaptiveCE
 from damc.learn.bigan import BiGAN
 from damc.learn.damc import DAMC
 from damc.learn.damc_g import GaussianDAMC
-from damc.learn.gan import GAN
-from damc.learn.inversion import Inversion
 from damc.learn.latent_space import ABPDiffusion, VAEDiffusion
 from damc.learn.learner import Learner
 from damc.learn.lebm import LEBM, PersistentLEBM
@@ -24,7 +23,7 @@ from damc.learn.two_stage import TwoStageVAE
 from damc.learn.vae import VAE
 from damc.learn.vi_lebm import VILEBM
 
-__all__ = ["DAMC", "GAN", "LEARNERS", "METHODS", "Learner", "find_method"]
+__all__ = ["DAMC", "LEARNERS", "METHODS", "Learner", "find_learner", "find_method"]
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.name: learner
@@ -38,8 +37,6 @@ LEARNERS: dict[str, type[Learner]] = {
         ABP,
         SRI,
         HierarchicalSRI,
-        GAN,
-        Inversion,
         MEG,
         BiGAN,
         VAE,
@@ -55,6 +52,21 @@ LEARNERS: dict[str, type[Learner]] = {
 
 METHODS = {name: learner for name, learner in LEARNERS.items() if learner.takes_presets}
 """Those that learn a model of images on the networks of any preset."""
+
+
+def find_learner(name: str) -> type[Learner]:
+    """The way of learning of that name, among all that are installed.
+
+    Packages add theirs by an entry point of the group "damc.learners", as `damc.inversion` does.
+    """
+    if name in LEARNERS:
+        return LEARNERS[name]
+    others = entry_points(group="damc.learners")
+    if name in others.names:
+        learner: type[Learner] = others[name].load()
+        return learner
+    known = ", ".join([*LEARNERS, *sorted(others.names)])
+    raise BadInput(f"learner must be one of {known}, got {name!r}")
 
 
 def find_method(name: str) -> type[Learner]:

@@ -10,12 +10,12 @@ __all__ = ["ABP", "Settings"]
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from damc.latent import LatentModel
 from damc.learn.chains import ChainLearner, ChainSettings
 from damc.learn.starts import PersistentStarts
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)

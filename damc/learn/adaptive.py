@@ -23,16 +23,16 @@ import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
-from damc.langevin import Langevin
+from damc.kernels.langevin import Langevin
+from damc.latent import LatentModel
 from damc.learn.chains import ChainLearner, ChainSettings
 from damc.learn.learner import Metrics, Rate
 from damc.learn.ncp import contrast
 from damc.learn.stages import LaterRate
-from damc.model import LatentModel
 from damc.nets import mlp_energy
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class AdaptiveCE(ChainLearner):
         kind: Any = torch.optim.Adam,
         **options: Any,
     ) -> None:
-        """Owns an optimiser for the decoder, and one for each ratio instead of one for all."""
+        """Owns an optimizer for the decoder, and one for each ratio instead of one for all."""
         if not isinstance(module, Ratios):
             super().learn(name, module, rate, kind, **options)
             return

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from damc.amortise import EMA
+from damc.amortize import EMA
 from damc.errors import BadInput
 from damc.learn.learner import Learner, Metrics, Rate
 from damc.learn.settings import check_settings
 from damc.nets.joint import Joint, without_norm
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 SCORES = ("cross-entropy", "features")
 
@@ -39,7 +39,7 @@ class Settings:
     ema_rate: float = 0.001  # of the copies that are used after training
     ema_every: int = 1
     decoder_rate: float = 1e-5  # of the judge as well
-    amortiser_rate: float = 1e-5  # of the encoder
+    amortizer_rate: float = 1e-5  # of the encoder
     beta1: float = 0.5
     decay: str = "step"
     horizon: int = 1  # of decay = "cosine"
@@ -119,12 +119,12 @@ class BiGAN(Learner):
         self.clip = s.clip
         self._learn("judge", learned.judge, s.decoder_rate)
         self._learn("decoder", learned.decoder, s.decoder_rate)
-        self._learn("encoder", learned.encoder, s.amortiser_rate)
+        self._learn("encoder", learned.encoder, s.amortizer_rate)
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> BiGAN:
         """A fresh learner; the judge sees images through layers like the encoder's."""
-        size, latent = networks.amortiser["embedding"], networks.latent
+        size, latent = networks.amortizer["embedding"], networks.latent
         head = (nn.LeakyReLU(0.2), nn.Linear(size, latent))
         learned = BiNetworks(
             networks.build_decoder(),

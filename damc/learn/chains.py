@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput
-from damc.langevin import Info, Kernel, Langevin
+from damc.kernels.base import Info, Kernel
+from damc.kernels.langevin import Langevin
+from damc.kernels.underdamped import Underdamped
+from damc.latent import LatentModel
 from damc.learn.latent import PosteriorMoves
 from damc.learn.learner import Metrics
 from damc.learn.prior import ModelSettings, PriorLearner
 from damc.learn.starts import NoiseStarts, Starts, standard_normal
-from damc.model import LatentModel
-from damc.underdamped import Underdamped
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="ChainLearner")
 

@@ -1,4 +1,4 @@
-"""Algorithm 1: learn a decoder, an energy prior and an amortised sampler together.
+"""Algorithm 1: learn a decoder, an energy prior and an amortized sampler together.
 
 Yu, Zhu, Xie, Ma, Gao, Zhu and Wu, "Learning Energy-Based Prior Model with Diffusion-Amortized
 MCMC", NeurIPS 2023. Line by line in `DAMC.step`.
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from damc.amortise import EMA, Amortiser
+from damc.amortize import EMA, Amortizer
 from damc.errors import BadInput
-from damc.learn.amortised import AmortisedLearner
+from damc.latent import LatentModel
+from damc.learn.amortized import AmortizedLearner
 from damc.learn.chains import ChainSettings
 from damc.learn.learner import Metrics
 from damc.learn.prior import PriorSettings
-from damc.learn.starts import AmortisedStarts, Starts
-from damc.model import LatentModel
+from damc.learn.starts import AmortizedStarts, Starts
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Settings(ChainSettings, PriorSettings):
 
     prior_starts: str = "conditional"  # at q(z | x); "unconditional": at q(z)
     noise_negatives: bool = True  # and as many prior chains from N(0, I)
-    updates: int = 6  # M gradient steps of the amortiser
+    updates: int = 6  # M gradient steps of the amortizer
     encoder_updates: int | None = None  # the last of them that train its encoder too; None: all
     p_uncond: float = 0.2
     unconditional: str = "share"  # "both": losses with and without x on the whole batch, summed
     ema_rate: float = 0.005
     ema_every: int = 10
-    start_solver: str = "ancestral"  # how the chains' starts are drawn from the amortiser
+    start_solver: str = "ancestral"  # how the chains' starts are drawn from the amortizer
     start_steps: int = 100
-    amortiser_rate: float = 2e-4
-    amortiser_weight_decay: float = 1e-4
+    amortizer_rate: float = 2e-4
+    amortizer_weight_decay: float = 1e-4
     test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
 
     def __post_init__(self) -> None:
@@ -61,37 +61,37 @@ class Settings(ChainSettings, PriorSettings):
             )
 
 
-class DAMC(AmortisedLearner):
-    """Diffusion-amortised MCMC learning of a latent energy-based model.
+class DAMC(AmortizedLearner):
+    """Diffusion-amortized MCMC learning of a latent energy-based model.
 
-    Posterior and prior chains start at the amortiser's slow copy, decoder and energy learn from
-    where they end as in every `ChainLearner`, and the amortiser learns the posterior's ends.
+    Posterior and prior chains start at the amortizer's slow copy, decoder and energy learn from
+    where they end as in every `ChainLearner`, and the amortizer learns the posterior's ends.
 
     Args:
         model: decoder, energy prior and sigma.
-        amortiser: q(z | x) and q(z); its encoder embeds images.
+        amortizer: q(z | x) and q(z); its encoder embeds images.
         settings: the choices of Algorithm 1.
         networks: the description from which the networks were built, kept in `config`.
     """
 
     name: ClassVar[str] = "damc"
-    about: ClassVar[str] = "energy prior and amortised sampler, learned together (Algorithm 1)"
+    about: ClassVar[str] = "energy prior and amortized sampler, learned together (Algorithm 1)"
     settings_type: ClassVar[Any] = Settings
 
     def __init__(
         self,
         model: LatentModel,
-        amortiser: Amortiser,
+        amortizer: Amortizer,
         settings: Settings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(model, amortiser, settings, networks)
+        super().__init__(model, amortizer, settings, networks)
         s = self.settings
-        self.ema = EMA(amortiser, s.ema_rate)
-        self.target: Amortiser = self.ema.module
+        self.ema = EMA(amortizer, s.ema_rate)
+        self.target: Amortizer = self.ema.module
         draws = (self.target, s.start_solver, s.start_steps)
-        self.posterior_starts: Starts = AmortisedStarts(*draws)
-        self.unconditional_starts: Starts = AmortisedStarts(*draws, conditional=False)
+        self.posterior_starts: Starts = AmortizedStarts(*draws)
+        self.unconditional_starts: Starts = AmortizedStarts(*draws, conditional=False)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s = self.settings

@@ -10,7 +10,7 @@ from damc.learn.damc import DAMC
 
 
 class GaussianDAMC(DAMC):
-    """Algorithm 1 under the prior N(0, I): decoder and amortiser alone are learned.
+    """Algorithm 1 under the prior N(0, I): decoder and amortizer alone are learned.
 
     It is DAMC with the energy fixed at zero, number for number: to that end the prior chains run
     here too, though nothing is learned from them. On N(0, I) they cost no network.

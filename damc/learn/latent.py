@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput
-from damc.langevin import Langevin
+from damc.kernels.langevin import Langevin
 from damc.learn.learner import Learner
 
 
@@ -37,7 +37,7 @@ class LatentLearner(Learner):
             n: how many.
             source: one of `sources`, the first by default. "energy" is Langevin on the prior from
                 N(0, I); "gaussian" is N(0, I) decoded, which shows what the learned prior adds;
-                "amortiser", where there is one, is q(z) decoded.
+                "amortizer", where there is one, is q(z) decoded.
             steps: Langevin moves, where the source makes any.
             generator: source of all randomness.
         """

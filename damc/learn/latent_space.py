@@ -1,4 +1,4 @@
-"""A diffusion amortiser in the latent space of another model, pre-trained and left as it is.
+"""A diffusion amortizer in the latent space of another model, pre-trained and left as it is.
 
 The appendix of Yu et al. 2023 ("Learning Energy-Based Prior Model with Diffusion-Amortized MCMC")
 compares Algorithm 1 with diffusion models learned in the latent spaces of a VAE (Kingma and
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from damc.amortise import Amortiser
+from damc.amortize import Amortizer
 from damc.learn.abp import ABP
 from damc.learn.latent import PosteriorMoves
 from damc.learn.learner import Learner, Metrics
@@ -24,24 +24,24 @@ from damc.learn.stages import SecondStage
 from damc.learn.vae import VAE
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="LatentDiffusion")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Choices of a diffusion amortiser in a latent space; those of Algorithm 1 as defaults."""
+    """Choices of a diffusion amortizer in a latent space; those of Algorithm 1 as defaults."""
 
     sigma: float = 0.1
     first: float = 0.7  # share of the horizon that trains the base
     posterior_steps: int = 30  # of ABP's chains
     posterior_step_size: float = 0.1
-    updates: int = 6  # M gradient steps of the amortiser
+    updates: int = 6  # M gradient steps of the amortizer
     p_uncond: float = 0.2
     decoder_rate: float = 2e-4  # of the base
-    amortiser_rate: float = 2e-4
-    amortiser_weight_decay: float = 1e-4
+    amortizer_rate: float = 2e-4
+    amortizer_weight_decay: float = 1e-4
     beta1: float = 0.5
     decay: str = "step"
     horizon: int = 200_000  # iterations of both stages together
@@ -53,9 +53,9 @@ class Settings:
 
 
 class LatentDiffusion(PosteriorMoves, SecondStage):
-    """Pre-trains `base_type`, then distils its posterior samples into an amortiser.
+    """Pre-trains `base_type`, then distills its posterior samples into an amortizer.
 
-    The second stage minimises the denoising loss (`Amortiser.loss`, equation 7) of q(z | x) and
+    The second stage minimizes the denoising loss (`Amortizer.loss`, equation 7) of q(z | x) and
     q(z) on draws z of the base's posterior of x. Unlike in Algorithm 1, what is learned about q
     never comes back to the decoder, nor to where the draws start. Samples are g(z) with z ~ q(z);
     inference is q(z | x) and `test_steps` moves on the base's posterior. Until the second stage
@@ -63,32 +63,32 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
 
     Args:
         base: the learner to pre-train, with its decoder in `model`.
-        amortiser: q(z | x) and q(z); its encoder embeds images.
+        amortizer: q(z | x) and q(z); its encoder embeds images.
         settings: the choices.
         networks: the description from which the networks were built, kept in `config`.
     """
 
     settings_type: ClassVar[Any] = Settings
-    second_sources: ClassVar[tuple[str, ...]] = ("amortiser",)
+    second_sources: ClassVar[tuple[str, ...]] = ("amortizer",)
     base_type: ClassVar[type[Learner]]
 
     def __init__(
         self,
         base: Learner,
-        amortiser: Amortiser,
+        amortizer: Amortizer,
         settings: Settings,
         networks: Networks | None = None,
     ) -> None:
         super().__init__(base, settings, networks)
         s = settings
-        self.amortiser = amortiser
-        optimiser = torch.optim.AdamW(
-            list(amortiser.parameters()),
-            lr=s.amortiser_rate,
-            weight_decay=s.amortiser_weight_decay,
+        self.amortizer = amortizer
+        optimizer = torch.optim.AdamW(
+            list(amortizer.parameters()),
+            lr=s.amortizer_rate,
+            weight_decay=s.amortizer_weight_decay,
             **adam(s),
         )
-        self.own("amortiser", optimiser, self.second_rate(s.amortiser_rate))
+        self.own("amortizer", optimizer, self.second_rate(s.amortizer_rate))
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
@@ -96,18 +96,18 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
         horizon = max(cls.begins_at(settings), 1)
         first = shared_settings(settings, cls.base_type.settings_type, horizon=horizon)
         base = cls.base_type.build(networks, first)
-        return cls(base, networks.build_amortiser(), settings, networks)
+        return cls(base, networks.build_amortizer(), settings, networks)
 
     def learn(
         self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
     ) -> Metrics:
         s = self.settings
         for _ in range(s.updates):
-            loss = self.amortiser.loss(z, x, p_uncond=s.p_uncond, generator=generator)
-            norm = self.update("amortiser", loss)
+            loss = self.amortizer.loss(z, x, p_uncond=s.p_uncond, generator=generator)
+            norm = self.update("amortizer", loss)
         return {
-            "amortiser_loss": loss.detach(),
-            "amortiser_gradient": norm,
+            "amortizer_loss": loss.detach(),
+            "amortizer_gradient": norm,
             "z_norm": z.square().mean(),
         }
 
@@ -115,7 +115,7 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
         self, n: int, source: str, steps: int | None, generator: torch.Generator | None
     ) -> Tensor:
         """z ~ q(z), ``(n, d)``."""
-        return self.amortiser.sample(n, generator=generator)
+        return self.amortizer.sample(n, generator=generator)
 
     def infer(
         self,
@@ -135,7 +135,7 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
         """
         if not self.ready:
             return super().infer(x, generator=generator)
-        z = self.amortiser.sample(x=x, generator=generator)
+        z = self.amortizer.sample(x=x, generator=generator)
         moves = self.settings.test_steps if steps is None else steps
         return self.climb(x, z, moves, noise, generator)
 
@@ -144,7 +144,7 @@ class VAEDiffusion(LatentDiffusion):
     """In the latent space of a VAE: z ~ N(m(x), diag v(x)), drawn anew for each batch."""
 
     name: ClassVar[str] = "damc-vae"
-    about: ClassVar[str] = "diffusion amortiser in the latent space of a pre-trained VAE"
+    about: ClassVar[str] = "diffusion amortizer in the latent space of a pre-trained VAE"
     base_type: ClassVar[type[Learner]] = VAE
 
 
@@ -152,5 +152,5 @@ class ABPDiffusion(LatentDiffusion):
     """In the latent space of ABP: z from the images' chains, which go on under a fixed decoder."""
 
     name: ClassVar[str] = "damc-abp"
-    about: ClassVar[str] = "diffusion amortiser in the latent space of a pre-trained ABP"
+    about: ClassVar[str] = "diffusion amortizer in the latent space of a pre-trained ABP"
     base_type: ClassVar[type[Learner]] = ABP

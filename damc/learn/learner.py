@@ -1,4 +1,4 @@
-"""The interface of everything that learns: one `step`, the optimisers it owns, its state."""
+"""The interface of everything that learns: one `step`, the optimizers it owns, its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from damc.errors import BadInput, Diverged, Unable
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 Metrics = dict[str, Tensor]
 Self = TypeVar("Self", bound="Learner")
@@ -47,7 +47,7 @@ class Rate:
 
 
 class Learner(nn.Module):
-    """One way of learning a model of images, with its networks, optimisers and counters.
+    """One way of learning a model of images, with its networks, optimizers and counters.
 
     A subclass writes `build`, from described networks, `step`, which does one iteration, and what
     it can of `sample`, `infer`, `reconstruct` and `anomaly_score`. Its networks are submodules, so
@@ -73,10 +73,10 @@ class Learner(nn.Module):
         self.settings = settings
         self.networks = networks
         self.iteration = 0
-        self.optimisers: dict[str, torch.optim.Optimizer] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.rates: dict[str, Rate] = {}
         self.clip: float = 100.0
-        self.synchronise: Callable[[list[Tensor]], None] | None = None
+        self.synchronize: Callable[[list[Tensor]], None] | None = None
         """Averages gradients over processes; the training loop sets it when there are several."""
 
     @property
@@ -97,14 +97,14 @@ class Learner(nn.Module):
 
     @classmethod
     def from_preset(cls: type[Self], preset: str, **changes: Any) -> Self:
-        """A learner set up by name (see `damc.presets`), with settings changed by keyword.
+        """A learner set up by name (see `damc.learn.presets`), with settings changed by keyword.
 
         Example:
             >>> from damc import DAMC
             >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
             0.5
         """
-        from damc.presets import find
+        from damc.learn.presets import find
 
         return find(preset).learner(cls.name, **changes)  # type: ignore[return-value]
 
@@ -117,7 +117,7 @@ class Learner(nn.Module):
     @classmethod
     def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
-        from damc.networks import Networks
+        from damc.nets.networks import Networks
 
         if config.get("networks") is None:
             raise BadInput(
@@ -164,29 +164,29 @@ class Learner(nn.Module):
         """How unusual images are, ``(B,)``; higher is more anomalous."""
         raise Unable(f"{self.name} has no anomaly score")
 
-    def own(self, name: str, optimiser: torch.optim.Optimizer, rate: Rate) -> None:
-        """Registers an optimiser under a name that `update` uses."""
-        self.optimisers[name] = optimiser
+    def own(self, name: str, optimizer: torch.optim.Optimizer, rate: Rate) -> None:
+        """Registers an optimizer under a name that `update` uses."""
+        self.optimizers[name] = optimizer
         self.rates[name] = rate
 
     def update(self, name: str, loss: Tensor) -> Tensor:
-        """One gradient step of the optimiser `name` down `loss`; returns the gradient's norm.
+        """One gradient step of the optimizer `name` down `loss`; returns the gradient's norm.
 
         The norm is cut to `clip`. Over several processes the gradients are averaged first.
         Parameters that the loss does not depend on stay as they are.
         """
-        optimiser = self.optimisers[name]
-        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        optimizer = self.optimizers[name]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
-        if self.synchronise is not None:
-            self.synchronise([p.grad for p in parameters if p.grad is not None])
+        if self.synchronize is not None:
+            self.synchronize([p.grad for p in parameters if p.grad is not None])
         norm = nn.utils.clip_grad_norm_(parameters, self.clip, foreach=True)
         rate = self.rates[name].at(self.iteration)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate
-        optimiser.step()
+        optimizer.step()
         for p in parameters:
             p.grad = None
         return norm
@@ -195,14 +195,14 @@ class Learner(nn.Module):
         """What the next iteration depends on besides the weights."""
         return {
             "iteration": self.iteration,
-            "optimisers": {name: o.state_dict() for name, o in self.optimisers.items()},
+            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
         }
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
         """Takes back what `resume_state` gave."""
         self.iteration = state["iteration"]
-        for name, optimiser in self.optimisers.items():
-            optimiser.load_state_dict(state["optimisers"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
 
     def check(self, metrics: Metrics) -> dict[str, float]:
         """The metrics as numbers; raises `Diverged` naming the first that is not finite."""

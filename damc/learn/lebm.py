@@ -12,13 +12,13 @@ __all__ = ["LEBM", "PersistentLEBM", "Settings"]
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from damc.latent import LatentModel
 from damc.learn.chains import ChainLearner, ChainSettings
 from damc.learn.prior import PriorSettings
 from damc.learn.starts import PersistentStarts
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LEBM(ChainLearner):
         decoder:  down the gradient of  E |x - g(z)|^2,          z ~ p(z | x) by a short chain,
         energy:   down the gradient of  E E(z) - E E(z'),        z' ~ p(z) by a short chain.
 
-    Without an energy this is SRI; with starts at an amortiser it is DAMC.
+    Without an energy this is SRI; with starts at an amortizer it is DAMC.
     """
 
     name: ClassVar[str] = "lebm"

@@ -21,7 +21,7 @@ from damc.learn.settings import check_settings
 from damc.nets.joint import Joint, image_energy, without_norm
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class MEG(Learner):
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> MEG:
         """A fresh learner; energy and statistics see images through layers like the encoder's."""
-        size = networks.amortiser["embedding"]
+        size = networks.amortizer["embedding"]
         decoder = networks.build_decoder()
         energy = image_energy(without_norm(networks.build_encoder()), size)
         statistics = Joint(without_norm(networks.build_encoder()), size, networks.latent)

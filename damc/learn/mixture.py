@@ -28,13 +28,13 @@ class GaussianMixture:
 
     @classmethod
     def fit(cls, z: Tensor, components: int, *, iterations: int = 30) -> GaussianMixture:
-        """The mixture that expectation-maximisation of scikit-learn finds, the same every time.
+        """The mixture that expectation-maximization of scikit-learn finds, the same every time.
 
         Args:
             z: points, ``(N, d)``.
             components: K at most; a component needs more than d points to have a covariance, so
                 few points get fewer.
-            iterations: of expectation-maximisation, at most.
+            iterations: of expectation-maximization, at most.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture as Fit
@@ -45,7 +45,7 @@ class GaussianMixture:
         floor = max(1e-6, 1e-4 * float(points.var(0).mean()))
         fit = Fit(k, covariance_type="full", max_iter=iterations, reg_covar=floor, random_state=0)
         with warnings.catch_warnings():
-            # Stopping early leaves a density that is normalised and only a little less likely.
+            # Stopping early leaves a density that is normalized and only a little less likely.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit.fit(points)
         factors = torch.linalg.cholesky(torch.as_tensor(fit.covariances_))
@@ -56,9 +56,9 @@ class GaussianMixture:
         )
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """log p(z), normalised, ``(B,)`` of z ``(B, d)``."""
-        centred = (z - self.means[:, None]).mT  # (K, d, B)
-        white = torch.linalg.solve_triangular(self.factors, centred, upper=False)
+        """log p(z), normalized, ``(B,)`` of z ``(B, d)``."""
+        centered = (z - self.means[:, None]).mT  # (K, d, B)
+        white = torch.linalg.solve_triangular(self.factors, centered, upper=False)
         log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
         log_peak = self.weights.log() - log_scale - z.shape[1] * math.log(2 * math.pi) / 2
         log_each: Tensor = log_peak[:, None] - white.square().sum(1) / 2

@@ -1,4 +1,4 @@
-"""NALR-LEBM: long chains first, the amortiser afterwards. The paper's non-amortised ablation.
+"""NALR-LEBM: long chains first, the amortizer afterwards. The paper's non-amortized ablation.
 
 Yu et al., "Learning Energy-Based Prior Model with Diffusion-Amortized MCMC", NeurIPS 2023,
 section 4.4.
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from damc.amortise import Amortiser
-from damc.learn.amortised import AmortisedLearner
+from damc.amortize import Amortizer
+from damc.latent import LatentModel
+from damc.learn.amortized import AmortizedLearner
 from damc.learn.chains import ChainSettings
 from damc.learn.learner import Metrics, Rate
 from damc.learn.prior import PriorSettings
 from damc.learn.stages import LaterRate
 from damc.learn.starts import PersistentStarts
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -36,47 +36,47 @@ class Settings(ChainSettings, PriorSettings):
     """
 
     first: float = 0.7  # share of the horizon in which the model is learned
-    distillation_updates: int = 1  # gradient steps of the amortiser in an iteration after that
+    distillation_updates: int = 1  # gradient steps of the amortizer in an iteration after that
     p_uncond: float = 0.2
     unconditional: str = "share"  # "both": losses with and without x on the whole batch, summed
-    amortiser_rate: float = 2e-4
-    amortiser_weight_decay: float = 1e-2
+    amortizer_rate: float = 2e-4
+    amortizer_weight_decay: float = 1e-2
     test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
     horizon: int = 100_000  # iterations in all
 
 
-class NALR(AmortisedLearner):
-    """A latent energy-based model by persistent posterior chains, then its amortiser.
+class NALR(AmortizedLearner):
+    """A latent energy-based model by persistent posterior chains, then its amortizer.
 
     First the decoder and the energy are learned as by LEBM, except that the posterior chain of
     each image goes on where it last ended (its prior chains start at noise). Then both are frozen,
-    the posterior chains go on, and the amortiser alone learns their ends. Rates fall over the
+    the posterior chains go on, and the amortizer alone learns their ends. Rates fall over the
     stage to which they belong.
 
-    Until the second stage has begun the amortiser knows nothing: samples come from the energy, and
+    Until the second stage has begun the amortizer knows nothing: samples come from the energy, and
     inference starts at noise.
     """
 
     name: ClassVar[str] = "nalr"
-    about: ClassVar[str] = "energy prior by persistent chains; the amortiser distilled afterwards"
+    about: ClassVar[str] = "energy prior by persistent chains; the amortizer distilled afterwards"
     settings_type: ClassVar[Any] = Settings
 
     def __init__(
         self,
         model: LatentModel,
-        amortiser: Amortiser,
+        amortizer: Amortizer,
         settings: Any = None,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(model, amortiser, settings, networks)
+        super().__init__(model, amortizer, settings, networks)
         s = self.settings
         self.posterior_starts = PersistentStarts(model.latent)
         self.frozen_at = round(s.first * s.horizon)
         self.rates = {
             "decoder": Rate(s.decoder_rate, s.decay, max(1, self.frozen_at)),
             "energy": Rate(s.energy_rate, s.decay, max(1, self.frozen_at)),
-            "amortiser": LaterRate(
-                s.amortiser_rate, s.decay, s.horizon - self.frozen_at, start=self.frozen_at
+            "amortizer": LaterRate(
+                s.amortizer_rate, s.decay, s.horizon - self.frozen_at, start=self.frozen_at
             ),
         }
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from damc.density import EnergyPrior
-from damc.langevin import Langevin
+from damc.kernels.langevin import Langevin
+from damc.latent import EnergyPrior
 from damc.learn.learner import Metrics
 from damc.learn.settings import adam, check_settings, shared_settings
 from damc.learn.stages import SecondStage
@@ -26,7 +26,7 @@ from damc.learn.vae import Settings as VAESettings
 from damc.nets import mlp_energy
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Settings:
 class NCPVAE(SecondStage):
     """A VAE, then a classifier D between its codes and N(0, I), which becomes its prior.
 
-    With D(z) = sigmoid(-E(z)), the second stage minimises
+    With D(z) = sigmoid(-E(z)), the second stage minimizes
 
         -E_x E_q(z|x) log D(z) - E_N(0,I) log(1 - D(z)),
 
@@ -88,8 +88,8 @@ class NCPVAE(SecondStage):
         s = settings
         self.prior = EnergyPrior(energy)
         self.kernel = Langevin(s.prior_step_size, s.langevin_steps)
-        optimiser = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
-        self.own("energy", optimiser, self.second_rate(s.energy_rate))
+        optimizer = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
+        self.own("energy", optimizer, self.second_rate(s.energy_rate))
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> NCPVAE:

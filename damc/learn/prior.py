@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from damc.langevin import Langevin
+from damc.kernels.langevin import Langevin
+from damc.latent import LatentModel
 from damc.learn.latent import LatentLearner
 from damc.learn.learner import Metrics, Rate
 from damc.learn.settings import adam, check_settings
 from damc.learn.starts import NoiseStarts, Starts
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class PriorLearner(LatentLearner):
         kind: Any = torch.optim.Adam,
         **options: Any,
     ) -> None:
-        """Owns an optimiser of all the weights of a module; a plain rate falls as settings say."""
+        """Owns an optimizer of all the weights of a module; a plain rate falls as settings say."""
         s = self.settings
         schedule = rate if isinstance(rate, Rate) else Rate(rate, s.decay, s.horizon)
-        optimiser = kind(list(module.parameters()), lr=schedule.rate, **adam(s), **options)
-        self.own(name, optimiser, schedule)
+        optimizer = kind(list(module.parameters()), lr=schedule.rate, **adam(s), **options)
+        self.own(name, optimizer, schedule)
 
     def resume_state(self) -> dict[str, Any]:
         """What the next iteration depends on besides the weights, persistent chains included."""

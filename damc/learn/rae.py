@@ -1,4 +1,4 @@
-"""The regularised auto-encoder: no noise, a smooth decoder, a density of the codes afterwards.
+"""The regularized auto-encoder: no noise, a smooth decoder, a density of the codes afterwards.
 
 Ghosh, Sajjadi, Vergari, Black and Schoelkopf, "From Variational to Deterministic Autoencoders",
 ICLR 2020.
@@ -21,16 +21,16 @@ from damc.learn.mixture import GaussianMixture
 from damc.learn.settings import adam, check_settings
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
 class Settings:
     """Choices of the RAE; the defaults are its authors' for CIFAR-10 with weight decay."""
 
-    regulariser: str = "l2"  # of the decoder; "gradient", "spectral" or "none"
+    regularizer: str = "l2"  # of the decoder; "gradient", "spectral" or "none"
     beta: float = 1e-3  # weight of the mean of z^2; theirs: 0.03 with "spectral", 0.01 with "none"
-    strength: float = 1e-6  # weight of the regulariser; theirs with "gradient": 1e-7
+    strength: float = 1e-6  # weight of the regularizer; theirs with "gradient": 1e-7
     components: int = 10  # of the mixture
     ring: int = 10_000  # how many of the latest codes the mixture is fitted to
     first: float = 0.9  # share of the horizon after which samples come from the whole mixture
@@ -42,9 +42,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.regulariser not in ("l2", "gradient", "spectral", "none"):
+        if self.regularizer not in ("l2", "gradient", "spectral", "none"):
             raise BadInput(
-                f"regulariser must be l2, gradient, spectral or none, got {self.regulariser!r}"
+                f"regularizer must be l2, gradient, spectral or none, got {self.regularizer!r}"
             )
 
 
@@ -73,7 +73,7 @@ class RAE(Learner):
     """
 
     name: ClassVar[str] = "rae"
-    about: ClassVar[str] = "regularised auto-encoder, and a mixture of Gaussians on its codes"
+    about: ClassVar[str] = "regularized auto-encoder, and a mixture of Gaussians on its codes"
     settings_type: ClassVar[Any] = Settings
     ring: Tensor
     written: Tensor
@@ -88,7 +88,7 @@ class RAE(Learner):
     ) -> None:
         s = settings or Settings()
         super().__init__(s, networks)
-        if s.regulariser == "spectral":
+        if s.regularizer == "spectral":
             for layer in list(decoder.modules()):
                 if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                     spectral_norm(layer)
@@ -97,13 +97,13 @@ class RAE(Learner):
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
         self._density: tuple[int, GaussianMixture] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
-        optimiser = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
-        self.own("autoencoder", optimiser, Rate(s.decoder_rate, s.decay, s.horizon))
+        optimizer = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
+        self.own("autoencoder", optimizer, Rate(s.decoder_rate, s.decay, s.horizon))
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> RAE:
         """A fresh learner with these networks and these settings."""
-        head = nn.Linear(networks.amortiser["embedding"], networks.latent)
+        head = nn.Linear(networks.amortizer["embedding"], networks.latent)
         encoder = nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
         return cls(encoder, networks.build_decoder(), networks.latent, settings, networks)
 
@@ -168,7 +168,7 @@ class RAE(Learner):
 
     def _penalty(self, z: Tensor, image: Tensor, generator: torch.Generator | None) -> Tensor:
         """R(g)."""
-        kind = self.settings.regulariser
+        kind = self.settings.regularizer
         if kind == "l2":
             weights = [p for p in self.decoder.parameters() if p.ndim > 1]
             return torch.stack([w.square().sum() for w in weights]).sum()

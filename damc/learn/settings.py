@@ -16,7 +16,7 @@ _POSITIVE = {
     "langevin_step_size",
     "decoder_rate",
     "energy_rate",
-    "amortiser_rate",
+    "amortizer_rate",
     "clip",
 }
 _COUNTS = {
@@ -43,7 +43,7 @@ _NOT_NEGATIVE = {
     "test_steps",
     "beta",
     "strength",
-    "amortiser_weight_decay",
+    "amortizer_weight_decay",
     "score_penalty",
     "information",
 }

@@ -11,12 +11,12 @@ __all__ = ["SRI", "HierarchicalSRI", "Settings"]
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from damc.latent import LatentModel
 from damc.learn.chains import ChainLearner, ChainSettings
-from damc.model import LatentModel
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from damc.latent import LatentModel
 from damc.learn.latent import LatentLearner
 from damc.learn.learner import Learner, Metrics, Rate
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SecondStage(LatentLearner):
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         if self.iteration < self.begins_at(self.settings):
-            self.base.synchronise = self.synchronise
+            self.base.synchronize = self.synchronize
             metrics: Metrics = self.base.step(x, index, generator)
         else:
             metrics = self.learn(self.base.codes(x, index, generator), x, index, generator)

@@ -1,4 +1,4 @@
-"""Where the chains of an iteration start: at noise, where they last ended, or at an amortiser.
+"""Where the chains of an iteration start: at noise, where they last ended, or at an amortizer.
 
 This is what sets the MCMC family apart. A start draws ``(B, d)`` points for a batch, and is told
 afterwards where the chains ended; only persistent ones listen.
@@ -6,14 +6,14 @@ afterwards where the chains ended; only persistent ones listen.
 
 from __future__ import annotations
 
-__all__ = ["AmortisedStarts", "NoiseStarts", "PersistentStarts", "Starts", "standard_normal"]
+__all__ = ["AmortizedStarts", "NoiseStarts", "PersistentStarts", "Starts", "standard_normal"]
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from damc.amortise import Amortiser
+from damc.amortize import Amortizer
 
 
 class Starts:
@@ -94,26 +94,26 @@ class PersistentStarts(Starts):
             self.known = torch.cat([self.known, self.known.new_zeros(missing)])
 
 
-class AmortisedStarts(Starts):
-    """Samples of an amortiser: q(z | x), or q(z) if not `conditional`.
+class AmortizedStarts(Starts):
+    """Samples of an amortizer: q(z | x), or q(z) if not `conditional`.
 
     Args:
-        amortiser: the sampler, in Algorithm 1 the slow copy of the one that learns.
+        amortizer: the sampler, in Algorithm 1 the slow copy of the one that learns.
         solver: how it is sampled.
         steps: evaluations of its denoiser.
         conditional: whether it sees the images.
     """
 
     def __init__(
-        self, amortiser: Amortiser, solver: str, steps: int, *, conditional: bool = True
+        self, amortizer: Amortizer, solver: str, steps: int, *, conditional: bool = True
     ) -> None:
-        self.amortiser, self.conditional = amortiser, conditional
+        self.amortizer, self.conditional = amortizer, conditional
         self.options: dict[str, Any] = {"solver": solver, "steps": steps}
 
     def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
         """Samples for the images, ``(B, d)``."""
         n, context = (None, x) if self.conditional else (len(x), None)
-        return self.amortiser.sample(n, context, generator=generator, **self.options)
+        return self.amortizer.sample(n, context, generator=generator, **self.options)
 
 
 def standard_normal(x: Tensor, latent: int, generator: torch.Generator | None) -> Tensor:

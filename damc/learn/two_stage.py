@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from damc.latent import LatentModel
 from damc.learn.learner import Metrics
 from damc.learn.settings import check_settings, shared_settings
 from damc.learn.stages import SecondStage
 from damc.learn.vae import VAE
 from damc.learn.vae import Settings as VAESettings
-from damc.model import LatentModel
 from damc.nets.mlp import mlp
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class TwoStageVAE(SecondStage):
     def learn(
         self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
     ) -> Metrics:
-        self.second.synchronise = self.synchronise
+        self.second.synchronize = self.synchronize
         metrics = self.second.step(z, index, generator)
         return {f"second_{key}": value for key, value in metrics.items()}
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from damc.latent import LatentModel
 from damc.learn.learner import Learner, Metrics, Rate
 from damc.learn.settings import adam, check_settings
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class VAE(EncoderInference, Learner):
             self.log_sigma = nn.Parameter(log_sigma)
         else:
             self.register_buffer("log_sigma", log_sigma)
-        optimiser = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
-        self.own("vae", optimiser, Rate(s.decoder_rate, s.decay, s.horizon))
+        optimizer = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
+        self.own("vae", optimizer, Rate(s.decoder_rate, s.decay, s.horizon))
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> VAE:
@@ -167,7 +167,7 @@ class VAE(EncoderInference, Learner):
 
 def gaussian_encoder(networks: Networks) -> nn.Module:
     """The preset's encoder with a linear head: x to ``(B, 2 d)``, means beside log-variances."""
-    head = nn.Linear(networks.amortiser["embedding"], 2 * networks.latent)
+    head = nn.Linear(networks.amortizer["embedding"], 2 * networks.latent)
     return nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
 
 

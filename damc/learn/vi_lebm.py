@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from damc.latent import LatentModel
 from damc.learn.learner import Metrics
 from damc.learn.prior import PriorLearner, PriorSettings
 from damc.learn.vae import EncoderInference, divergence, draw, gaussian_encoder
-from damc.model import LatentModel
 
 if TYPE_CHECKING:
-    from damc.networks import Networks
+    from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class VILEBM(EncoderInference, PriorLearner):
 
         E_q(z|x)[ |x - g(z)|^2 / (2 sigma^2) + E(z) ] + KL(q(z|x) || N(0, I)) + log Z,
 
-    with q(z|x) = N(m(x), diag v(x)) and Z the prior's normaliser. Encoder and decoder go down its
+    with q(z|x) = N(m(x), diag v(x)) and Z the prior's normalizer. Encoder and decoder go down its
     gradient through draws of q; the gradient of log Z to the energy is -E_p(z) E(z), over Langevin
     chains on the prior from N(0, I). The loss is the bound times 2 sigma^2, as the VAE's. With an
     energy of zero this is the VAE; with posterior chains for q it is LEBM.

@@ -17,7 +17,7 @@ def ess(trace: Tensor) -> Tensor:
     """Effective sample size: how many independent draws the trace is worth, for each coordinate.
 
     The bulk estimate of Vehtari et al., Rank-normalization, folding, and localization: an improved
-    R-hat, 2021. An AR(1) chain with correlation r between neighbours has `T (1 - r) / (1 + r)`.
+    R-hat, 2021. An AR(1) chain with correlation r between neighbors has `T (1 - r) / (1 + r)`.
 
     Args:
         trace: points along B chains of T steps, (T, B, d).
@@ -29,7 +29,7 @@ def ess(trace: Tensor) -> Tensor:
 
 
 def rhat(trace: Tensor) -> Tensor:
-    """Rank-normalised split R-hat for each coordinate: 1 when all chains tell the same story.
+    """Rank-normalized split R-hat for each coordinate: 1 when all chains tell the same story.
 
     Above 1.01 the chains have not mixed (Vehtari et al., 2021).
 

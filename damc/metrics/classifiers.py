@@ -16,10 +16,10 @@ _RATE, _DECAY, _BATCH = 1e-2, 0.1, 100  # _BATCH counts pairs of points
 def train_classifiers(
     x: Tensor, hidden: int, epochs: int, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """Trains one network with two hidden layers for each of N sets of labelled points.
+    """Trains one network with two hidden layers for each of N sets of labeled points.
 
     Args:
-        x: standardised points, (N, 2m, d); even rows have the label 0, odd rows the label 1.
+        x: standardized points, (N, 2m, d); even rows have the label 0, odd rows the label 1.
         hidden: units in each hidden layer.
         epochs: passes over the data.
         generator: random numbers for weights and batches.
@@ -34,7 +34,7 @@ def train_classifiers(
         u = torch.rand((nets, *shape), generator=generator, device=home)
         return (2 * u - 1).to(x.device)
 
-    # The first layer's folds lie all over the standardised data, not only through its centre, and
+    # The first layer's folds lie all over the standardized data, not only through its center, and
     # are sharp, so that thin structures are seen early.
     w1 = uniform(d, hidden)
     w1 = 2 * w1 / w1.norm(dim=1, keepdim=True)
@@ -47,12 +47,12 @@ def train_classifiers(
     for parameter in net:
         parameter.requires_grad_()
     # Adam treats every entry alone, so on stacked parameters it is one Adam for each network.
-    optimiser = torch.optim.AdamW(net, lr=_RATE, weight_decay=_DECAY)
+    optimizer = torch.optim.AdamW(net, lr=_RATE, weight_decay=_DECAY)
     pairs = rows // 2
     batch = min(_BATCH, pairs)
     total = epochs * (pairs // batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, _RATE, total_steps=total + 1, pct_start=0.1
+        optimizer, _RATE, total_steps=total + 1, pct_start=0.1
     )
     x = x.view(nets, pairs, 2, d)
     label = torch.tensor([0.0, 1.0], device=x.device).repeat(batch).expand(nets, -1)
@@ -61,9 +61,9 @@ def train_classifiers(
         for k in range(pairs // batch):
             z = x[:, order[k * batch : (k + 1) * batch]].flatten(1, 2)
             loss = F.binary_cross_entropy_with_logits(logits(net, z), label) * nets
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             schedule.step()
     return net
 

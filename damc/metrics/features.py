@@ -70,7 +70,7 @@ def inception(
 ) -> Features:
     """The Inception network of the Frechet Inception distance (inception-2015-12-05, 2048-d pool3).
 
-    Images are clamped to [-1, 1], grey ones are repeated to three channels, and all are resized to
+    Images are clamped to [-1, 1], gray ones are repeated to three channels, and all are resized to
     299 x 299, bilinear with `align_corners=False` and no anti-aliasing, as pytorch-fid does
     (Heusel et al., GANs trained by a two time-scale update rule, 2017).
 
@@ -186,6 +186,6 @@ def _check_images(images: Tensor) -> None:
             f"but {images.dtype} of shape {tuple(images.shape)} was given."
         )
     low, high = (float(v) for v in images.aminmax())
-    # Samples may overshoot a little; 0..255 or standardised images are a mistake.
+    # Samples may overshoot a little; 0..255 or standardized images are a mistake.
     if not -2 <= low <= high <= 2:
         raise BadInput(f"images want to lie in [-1, 1], but these lie in [{low:g}, {high:g}].")

@@ -100,11 +100,11 @@ def c2st_many(
         points = torch.stack(
             [a.gather(1, order[0].expand_as(a)), b.gather(1, order[1].expand_as(b))], dim=2
         )  # (G, n, 2, d)
-        centre = points.mean((1, 2), keepdim=True)
+        center = points.mean((1, 2), keepdim=True)
         spread = points.std((1, 2), keepdim=True)
         # A coordinate that is constant but for rounding tells nothing, and must not be blown up.
-        spread = torch.where(spread > 1e-12 * centre.abs(), spread, torch.inf)
-        points = ((points - centre) / spread).float()
+        spread = torch.where(spread > 1e-12 * center.abs(), spread, torch.inf)
+        points = ((points - center) / spread).float()
 
         # The n % folds points beyond the last whole fold only ever train.
         size = n // folds
@@ -155,7 +155,7 @@ def permutation_test(
     permutations: int = 200,
     generator: torch.Generator | None = None,
 ) -> tuple[float, float]:
-    """The value of a statistic, and how often relabelled points reach it.
+    """The value of a statistic, and how often relabeled points reach it.
 
     `energy_distance` and `mmd` are computed for all permutations in one pass over their kernel
     matrix; any other callable is called once for each permutation.

@@ -2,7 +2,7 @@
 
 Every decoder of the paper (Yu et al. 2023, table of the generator networks) is a list of rows,
 `DECODERS`, read by one builder, `conv_decoder`: transposed convolutions with bias and LeakyReLU,
-tanh at the end, no normalisation. For a CPU there are two lighter kinds: `mlp_decoder`, fully
+tanh at the end, no normalization. For a CPU there are two lighter kinds: `mlp_decoder`, fully
 connected, and `mlp_conv_decoder`, linear layers up to a small map and a few convolutions from there
 (rows in `HYBRIDS`).
 """
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
+from damc.fast.gradients import Evaluation, Pull
 from damc.nets.encoder import image_shape, pair
 from damc.nets.mlp import activation_layer, check_positive, mlp
-from damc.pullback import Evaluation, Pull
 
 __all__ = [
     "DECODERS",
@@ -171,7 +171,7 @@ def mlp_conv_decoder(
     """Linear layers from `z: (B, d)` to a small map, convolutions from there to `(B, C, H, W)`.
 
     Most of the work is in matrix products at low resolution, which a CPU does well, and the last
-    layers still know that neighbouring pixels belong together.
+    layers still know that neighboring pixels belong together.
 
     Args:
         latent: dimension d of z.

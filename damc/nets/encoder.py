@@ -1,4 +1,4 @@
-"""Encoders: images in, the embedding that conditions the amortiser out.
+"""Encoders: images in, the embedding that conditions the amortizer out.
 
 Every convolutional encoder of the paper (Yu et al. 2023, table of the encoder networks) is a list
 of rows, `ENCODERS`, read by one builder, `conv_encoder`: Conv, InstanceNorm, LeakyReLU for each
@@ -80,7 +80,7 @@ def conv_encoder(
         if min(high, wide) < 1 or high * wide < 2:
             raise BadInput(
                 f"images of shape {tuple(shape)} shrink to {high} x {wide} pixels in the encoder; "
-                f"instance normalisation needs 2 or more, so give larger images or fewer rows"
+                f"instance normalization needs 2 or more, so give larger images or fewer rows"
             )
         outputs = width * row.channels
         layers += [

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm as normalise_spectrum
+from torch.nn.utils.parametrizations import spectral_norm as normalize_spectrum
 
+from damc.fast.gradients import Evaluation, Pull, pullback
 from damc.nets.mlp import check_positive, mlp
-from damc.pullback import Evaluation, Pull, pullback
 
 __all__ = ["Energy", "mlp_energy"]
 
@@ -35,7 +35,7 @@ class Energy(nn.Module):
         return energy
 
     def pullback(self) -> Evaluation:
-        """Energies and the pull of a gradient at them; see `damc.pullback`."""
+        """Energies and the pull of a gradient at them; see `damc.fast.gradients`."""
         evaluate_net = pullback(self.net)
 
         def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
@@ -70,5 +70,5 @@ def mlp_energy(
     if spectral_norm:
         for layer in net:
             if isinstance(layer, nn.Linear):
-                normalise_spectrum(layer)
+                normalize_spectrum(layer)
     return Energy(net)

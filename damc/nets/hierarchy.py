@@ -82,7 +82,7 @@ def conv_hierarchy(sizes: Sequence[int], shape: Sequence[int], width: int = 64) 
 
     A projection is linear and then a transposed convolution of kernel 5, a block a pair of
     convolutions of kernels 5 and 3 with GELU, the head a transposed convolution of kernel 4 and
-    tanh; no normalisation.
+    tanh; no normalization.
 
     Args:
         sizes: of the parts of z, top first.

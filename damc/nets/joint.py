@@ -1,6 +1,6 @@
 """Judges: networks that look at images, or at images and latent points together.
 
-A judge sees images through the same layers as the encoder, without their normalisation: a layer
+A judge sees images through the same layers as the encoder, without their normalization: a layer
 that rescales each image hides how bright and how strong it is, which a judge must see.
 """
 
@@ -94,7 +94,7 @@ def image_energy(trunk: nn.Module, embedding: int) -> Energy:
 
 
 def without_norm(encoder: nn.Module) -> nn.Sequential:
-    """The layers of an encoder but those that normalise each image."""
+    """The layers of an encoder but those that normalize each image."""
     return nn.Sequential(
         *(layer for layer in encoder.children() if not isinstance(layer, nn.InstanceNorm2d))
     )

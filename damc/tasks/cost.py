@@ -1,6 +1,6 @@
 """What a set-up costs on the machine at hand: parameters, seconds of a draw, of an epoch.
 
-The paper gives, on one GPU at batch 64, 0.3 s for prior samples by the amortiser and 0.2 s by 100
+The paper gives, on one GPU at batch 64, 0.3 s for prior samples by the amortizer and 0.2 s by 100
 steps of Langevin; 1.0 s and 8.0 s for posterior samples; 15.2 minutes for an epoch.
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from damc.errors import BadInput
-from damc.langevin import Langevin
+from damc.kernels.langevin import Langevin
 from damc.learn import DAMC
 from damc.learn.learner import count
-from damc.presets import Preset
+from damc.learn.presets import Preset
 
 _TRAINING_IMAGES = {
     # As the paper's appendix counts them, and as the embedded set is divided.
@@ -85,7 +85,7 @@ class Cost:
         """One line a network and one line a timing, with ratios.
 
         The ratio of a network is to the decoder's parameters, that of Langevin is to the seconds
-        of the amortiser.
+        of the amortizer.
         """
         rows: list[dict[str, Any]] = [
             {"of": name, "parameters": n, "ratio": n / self.parameters["decoder"]}
@@ -124,7 +124,7 @@ def cost(
 
     Everything is run in turn, round after round, so that a slow moment of the machine hits all
     alike. The first round warms up and does not count, unless it takes longer than the budget;
-    then it is the only one. "amortiser" draws q(z), or q(z | x) and then moves as often as
+    then it is the only one. "amortizer" draws q(z), or q(z | x) and then moves as often as
     reconstruction does; "Langevin" starts at N(0, I). Decoding is not counted.
 
     Args:
@@ -171,7 +171,7 @@ def machine() -> dict[str, Any]:
 
 
 def _parameters(learner: DAMC) -> dict[str, int]:
-    model, q = learner.model, learner.amortiser
+    model, q = learner.model, learner.amortizer
     parts = {"decoder": model.decoder, "energy": model.prior.energy, "denoiser": q.denoiser}
     parts["encoder"] = q.encoder
     return {name: count(part.parameters()) for name, part in parts.items() if part is not None}
@@ -194,17 +194,17 @@ def _things(
         z = learner.sample_latent(batch, "gaussian", None, generator)
         return Langevin(s.posterior_step_size).run(z, model.posterior(x), generator, steps=steps)
 
-    denoising = learner.amortiser.steps
+    denoising = learner.amortizer.steps
     things: dict[str, Callable[[], object]] = {
-        f"prior, amortiser of {denoising} steps": lambda: learner.sample_latent(
-            batch, "amortiser", None, generator
+        f"prior, amortizer of {denoising} steps": lambda: learner.sample_latent(
+            batch, "amortizer", None, generator
         )
     }
     if model.prior.energy is not None:
         things[f"prior, Langevin of {steps} steps"] = lambda: learner.sample_latent(
             batch, "energy", steps, generator
         )
-    name = f"posterior, amortiser of {denoising} + {s.test_steps} moves"
+    name = f"posterior, amortizer of {denoising} + {s.test_steps} moves"
     things[name] = lambda: learner.infer(x, generator=generator)
     things[f"posterior, Langevin of {steps} steps"] = posterior_chain
     things["training iteration"] = lambda: learner.step(train, index, generator)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from damc import plot, presets
+from damc.learn import presets
+from damc.report import plots
 from damc.tasks.generate import generate
-from damc.tasks.origin import Origin
 from damc.tasks.reconstruct import reconstruct
-from damc.tasks.summarise import Summary
+from damc.tasks.summarize import Summary
 from damc.tasks.training import Training
-from damc.train import load
+from damc.train.loop import load
+from damc.train.origin import Origin
 
 
 def demo(
@@ -45,7 +46,7 @@ def demo(
     summary = training.run()
     if summary is None:
         return None
-    caption = "Two rows by the amortiser, two by the energy, unseen images over reconstructions."
+    caption = "Two rows by the amortizer, two by the energy, unseen images over reconstructions."
     overview = _overview(Path(out), origin, seed)
     return replace(summary, pictures={caption: overview, **summary.pictures})
 
@@ -53,6 +54,8 @@ def demo(
 def _overview(folder: Path, origin: Origin, seed: int) -> Path:
     """The whole demo in one picture, 16 images a row."""
     learner = load(folder)
-    drawn = [generate(learner, 32, source=source, seed=seed) for source in ("amortiser", "energy")]
+    drawn = [generate(learner, 32, source=source, seed=seed) for source in ("amortizer", "energy")]
     held = reconstruct(learner, origin.unseen().images, limit=16, seed=seed)
-    return plot.image_grid(torch.cat([*drawn, held.x, held.y]), folder / "overview.png", columns=16)
+    return plots.image_grid(
+        torch.cat([*drawn, held.x, held.y]), folder / "overview.png", columns=16
+    )

@@ -19,7 +19,7 @@ from damc.errors import BadInput, Unable
 from damc.learn import DAMC, Learner
 from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
-from damc.report import Section
+from damc.report.page import Section
 from damc.tasks.generate import SOURCES, sources, stream
 from damc.tasks.reconstruct import Reconstruction, reconstruct
 
@@ -47,7 +47,7 @@ class Evaluation:
     Attributes:
         distances: Frechet and kernel distance to the training images, by what was compared.
         reconstruction: of unseen images; None for a method without inference.
-        moves: posterior moves after the amortiser's draw; None where the learner has no such.
+        moves: posterior moves after the amortizer's draw; None where the learner has no such.
         seconds: how long it took.
     """
 
@@ -225,7 +225,7 @@ def _name(learner: Learner, source: str) -> str:
         return f"{learner.name}, {SOURCES.get(source, source)}" if several else learner.name
     steps = learner.settings.langevin_steps
     names = {
-        "amortiser": "DAMC, amortiser",
+        "amortizer": "DAMC, amortizer",
         "energy": f"LEBM, {steps} Langevin steps",
         "gaussian": "N(0, I) decoded",
     }

@@ -14,7 +14,7 @@ from damc.errors import BadInput, Diverged
 from damc.learn import Learner
 
 SOURCES = {
-    "amortiser": "the amortiser q(z), decoded",
+    "amortizer": "the amortizer q(z), decoded",
     "energy": "Langevin chains on the energy prior, decoded",
     "gaussian": "N(0, I) decoded, which shows what the prior adds",
     "resampling": "N(0, I) resampled by the density ratio, decoded",

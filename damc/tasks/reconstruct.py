@@ -67,7 +67,7 @@ def reconstruct(
         learner: a trained learner.
         images: one set of images, or several of one shape.
         limit: only the first so many.
-        steps: posterior moves after the amortiser's draw; the settings' number by default.
+        steps: posterior moves after the amortizer's draw; the settings' number by default.
         seed: one seed gives the same reconstructions again.
         batch: how many are inferred together, which bounds the memory.
         show: how many to keep for a picture.

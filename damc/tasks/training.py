@@ -17,11 +17,11 @@ import torch
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_method
 from damc.learn.damc import Settings
-from damc.presets import Preset
-from damc.run import Run
-from damc.tasks.origin import Origin, Unseen
-from damc.tasks.summarise import Summary, draw_pictures, summarise
-from damc.train import fit
+from damc.learn.presets import Preset
+from damc.tasks.summarize import Summary, draw_pictures, summarize
+from damc.train.loop import fit
+from damc.train.origin import Origin, Unseen
+from damc.train.run import Run
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Training:
     loop: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Summary | None:
-        """Trains, and summarises on the first process; the others give None."""
+        """Trains, and summarizes on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
         torch.manual_seed(self.seed)
         learner = self.preset.learner(self.method, **self._schedule(), **self.changes)
@@ -75,7 +75,7 @@ class Training:
         if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
             return None
         self.origin.remember(self.folder)
-        return summarise(learner, Run.open(self.folder), unseen, seed=self.seed)
+        return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
 
     def _schedule(self) -> dict[str, int]:
         """Rates fall and stages change over this run's iterations, unless `changes` say otherwise;

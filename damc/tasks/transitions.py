@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc import plot
 from damc.data import Images
 from damc.errors import BadInput, Diverged
-from damc.langevin import Kernel, State
+from damc.kernels.base import Kernel, State
 from damc.learn import Learner
 from damc.learn.chains import ChainLearner
-from damc.report import Section
+from damc.report import plots
+from damc.report.page import Section
 
 MARKS = (100, 200, 1000, 2500)
 """Steps at which the chains are compared with data, beside the first and the last."""
@@ -97,11 +97,11 @@ class Transitions:
     def draw(self, folder: str | Path) -> dict[str, Path]:
         """Writes ``strips.png`` and ``energies.png``; gives them by caption."""
         folder = Path(folder)
-        strips = plot.strips(self.images, folder / "strips.png", times=self.times)
+        strips = plots.strips(self.images, folder / "strips.png", times=self.times)
         reference = None
         if self.data is not None:
             reference = (self.data.energy_mean, self.data.energy_spread)
-        lines = plot.traces(
+        lines = plots.traces(
             self.kept, self.energies, folder / "energies.png", "energy", reference=reference
         )
         return {

@@ -22,10 +22,10 @@ import pytest
 NURSERY = """
 import json, os, resource, sys, traceback
 import lightning_fabric, matplotlib.figure, torch, tqdm, tyro
-import damc.cli, damc.plot, damc.tasks.training, damc.tasks.demo
+import damc.cli, damc.report.plots, damc.tasks.training, damc.tasks.demo
 
 # The first figure looks for fonts, which takes longer than drawing it.
-damc.plot.curves([{"iteration": 1, "mse": 1.0}], "first.png")
+damc.report.plots.curves([{"iteration": 1, "mse": 1.0}], "first.png")
 
 def live(order):
     out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

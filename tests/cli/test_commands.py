@@ -17,9 +17,9 @@ import torch
 import damc as library
 from damc.cli import COMMANDS
 from damc.data import heldout_split, load_images
+from damc.learn.presets import PRESETS
 from damc.metrics.images import mse
-from damc.presets import PRESETS
-from damc.run import Run
+from damc.train.run import Run
 
 SCRIPT = Path(sys.executable).with_name("damc")
 
@@ -165,7 +165,7 @@ def test_presets_counts_the_networks_that_are_built(damc: Any, tmp_path: Path) -
     rows = {row["preset"]: row for row in results(tmp_path)["presets"]}
     assert list(rows) == list(PRESETS)
     learner = PRESETS["digits-small"].learner()
-    count = {"decoder": learner.model.decoder, "denoiser": learner.amortiser.denoiser}
+    count = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, module in count.items():
         assert rows["digits-small"][name] == sum(p.numel() for p in module.parameters())
 

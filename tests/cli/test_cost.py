@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from damc.errors import BadInput
-from damc.presets import find
+from damc.learn.presets import find
 from damc.tasks import cost as module
 from damc.tasks.cost import Cost, Timing, cost
 
@@ -21,7 +21,7 @@ def test_the_command_counts_and_times(damc: Any, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "results.json").read_text())
     rows = {row["of"]: row for row in found["table"]}
     learner = find("digits-small").learner()
-    parts = {"decoder": learner.model.decoder, "denoiser": learner.amortiser.denoiser}
+    parts = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, part in parts.items():
         assert rows[name]["parameters"] == sum(p.numel() for p in part.parameters())
     assert (
@@ -33,7 +33,7 @@ def test_the_command_counts_and_times(damc: Any, tmp_path: Path) -> None:
     seconds = found["seconds_of_each_round"]
     slow, fast = (
         seconds["prior, Langevin of 100 steps"],
-        seconds["prior, amortiser of 100 steps"],
+        seconds["prior, amortizer of 100 steps"],
     )
     ratios = sorted(a / b for a, b in zip(slow, fast, strict=True))
     assert rows["prior, Langevin of 100 steps"]["ratio"] == pytest.approx(sum(ratios) / 2)

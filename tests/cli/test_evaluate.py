@@ -18,10 +18,10 @@ from damc.data import load_images
 from damc.errors import BadInput
 from damc.learn import Learner
 from damc.metrics.images import mse
-from damc.report import Section
+from damc.report.measured import keep, kept
+from damc.report.page import Section
 from damc.tasks.evaluate import choose_features, evaluate
 from damc.tasks.generate import generate
-from damc.tasks.measured import keep, kept
 
 PIXELS = ["--features", "pixel-pca", "--n", 100]
 
@@ -57,7 +57,7 @@ def test_the_table_against_independent_formulas(damc: Any, copied: Path, tmp_pat
     train = load_images("digits", split="train")
     features = choose_features("pixel-pca", train)
     real = features(train.batch(torch.arange(500)))
-    names = {"amortiser": "DAMC, amortiser", "gaussian": "N(0, I) decoded"}
+    names = {"amortizer": "DAMC, amortizer", "gaussian": "N(0, I) decoded"}
     names["energy"] = "LEBM, 2 Langevin steps"
     for source, name in names.items():
         drawn = features(generate(learner, 100, source=source, seed=3))
@@ -73,12 +73,12 @@ def test_the_table_against_independent_formulas(damc: Any, copied: Path, tmp_pat
     error = value["reconstruction, 1 steps", "MSE per pixel"]
     assert error == pytest.approx(float(mse(x, y).mean()), rel=1e-4)
     assert f"{error:.4g}" in done.out and first["reconstruction"]["images"] == 50
-    record = first["distances"]["DAMC, amortiser"][0]
+    record = first["distances"]["DAMC, amortizer"][0]
     assert record["split"] == "train, the first 500 images" and record["real_images"] == 500
     assert record["features_hash"] == features.hash
 
     report = (copied / "report.html").read_text()
-    assert "Evaluation" in report and f"DAMC, amortiser: {record['name']}" in report
+    assert "Evaluation" in report and f"DAMC, amortizer: {record['name']}" in report
 
     # Again: the real images' statistics are those of the cache, and the numbers the same.
     files = sorted((tmp_path / "cache").iterdir())

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from damc.run import Run
+from damc.train.run import Run
 
 
 def refused(outcome: Any, *words: str) -> None:
@@ -193,7 +193,7 @@ def test_a_place_that_cannot_be_written(damc: Any, trained: Any, tmp_path: Path)
     refused(damc(*trained.words, "--run", "/proc/damc"), "could not write")
 
 
-@pytest.mark.parametrize("rate", ["energy_rate=1e6", "amortiser_rate=1e6", "decoder_rate=1e20"])
+@pytest.mark.parametrize("rate", ["energy_rate=1e6", "amortizer_rate=1e6", "decoder_rate=1e20"])
 def test_a_learning_rate_that_explodes(damc: Any, trained: Any, tmp_path: Path, rate: str) -> None:
     run = tmp_path / "run"
     words = ["train", "digits-small", *trained.tiny, "--set", rate, "--iterations", 50]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from damc.nets.stylegan_encoder import StyleEncoder
+from damc.inversion.stylegan_encoder import StyleEncoder
 
 GAN = ["--size", 8, "--width", 8, "--widest", 8, "--style", 4, "--batch", 8, "--judged", 40]
 TINY = ["--batch", 8, "--set", "encoder_iterations=1", "warmup_iterations=1", "posterior_steps=2"]
@@ -31,7 +31,7 @@ def trained(damc: Any, gan: Path) -> Path:
     folder = gan.parent / "inversion"
     done = damc("train-inversion", gan, "--run", folder, "--iterations", 3, *TINY)
     assert done.code == 0, done.err
-    assert "amortiser_loss" in done.out
+    assert "amortizer_loss" in done.out
     return folder
 
 
@@ -100,7 +100,7 @@ def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path
     refused(damc(*words, "--vgg", "vgg16.pth"), "has its own")
     refused(damc("train-inversion", trained, "--run", tmp_path / "run"), "is an inversion run")
     refused(
-        damc("train-inversion", gan, "--run", tmp_path / "run", "--set", "colour=red"), "no setting"
+        damc("train-inversion", gan, "--run", tmp_path / "run", "--set", "color=red"), "no setting"
     )
     # Decoders of another kind, of another architecture, damaged, or not finite.
     refused(damc("invert", "--generator", tmp_path / "none.pth"), "no weights file")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from damc.run import Run
+from damc.train.run import Run
 
 Until = Callable[[Callable[[], bool]], None]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from damc.learn.gan import GAN
-from damc.nets.stylegan import load_style_decoder
-from damc.run import Run
-from damc.train import load
+from damc.inversion.gan import GAN
+from damc.inversion.stylegan import load_style_decoder
+from damc.train.loop import load
+from damc.train.run import Run
 
 TINY = ["--size", 8, "--width", 4, "--widest", 8, "--style", 4, "--batch", 8]
 TINY += ["--pictures-every", 4, "--judged", 20]
@@ -58,7 +58,7 @@ def test_samples_are_drawn_by_the_usual_command(damc: Any, folder: Path, tmp_pat
     assert np.load(tmp_path / "samples.npy").shape == (3, 1, 8, 8)
 
 
-def test_colours_come_from_the_data(damc: Any, tmp_path: Path) -> None:
+def test_colors_come_from_the_data(damc: Any, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 6, 5, 3), dtype=np.uint8)
     np.save(tmp_path / "x.npy", pixels)
     done = damc(

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from damc.amortise import Amortiser
+from damc.amortize import Amortizer
 from damc.data import load_images
 from damc.errors import BadInput, Diverged
+from damc.latent import LatentModel
 from damc.learn import ABP, DAMC, LEBM
 from damc.learn.damc import Settings
-from damc.model import LatentModel
 from damc.tasks.generate import generate
 from damc.tasks.transitions import transitions
-from damc.train import load
+from damc.train.loop import load
 
 
 class Bowl(nn.Module):
@@ -48,7 +48,7 @@ def learner(precision: float | None, step_size: float = 0.4) -> DAMC:
     model = LatentModel(Screen(), None if precision is None else Bowl(precision), 4, 1.0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(4, 8))
     settings = Settings(sigma=1.0, prior_step_size=step_size)
-    return DAMC(model, Amortiser(4, encoder, embedding=8), settings)
+    return DAMC(model, Amortizer(4, encoder, embedding=8), settings)
 
 
 def test_chains_reach_the_law_they_should_and_stay() -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from damc.data import (
     Images,
-    catalogue,
+    catalog,
     describe,
     heldout_split,
     load_images,
@@ -282,7 +282,7 @@ def test_what_is_not_divided_has_no_test_split(tmp_path: Path, split: str) -> No
 def test_every_kind_of_picture_is_read(tmp_path: Path, end: str) -> None:
     flat = np.full((2, 1, 16, 16), 80, np.uint8)
     write_pictures(tmp_path, flat, end)
-    # webp has no greyscale and gif has palettes, so the channel count is asked for.
+    # webp has no grayscale and gif has palettes, so the channel count is asked for.
     images = load_images(tmp_path, channels=1)
     assert images.shape == (1, 16, 16)
     assert (whole(images) - (80 / 127.5 - 1)).abs().max() < 0.02
@@ -314,18 +314,18 @@ def test_mixed_sizes_name_two_pictures_and_the_cure(tmp_path: Path) -> None:
     assert load_images(tmp_path, size=8).shape == (3, 8, 8)
 
 
-def test_colour_and_greyscale_together(tmp_path: Path) -> None:
-    grey, colour = pixels(1, 1, 8, 8), pixels(1)
-    write_pictures(tmp_path / "rgb-first" / "a", colour)
-    write_pictures(tmp_path / "rgb-first" / "b", grey)
+def test_color_and_grayscale_together(tmp_path: Path) -> None:
+    gray, color = pixels(1, 1, 8, 8), pixels(1)
+    write_pictures(tmp_path / "rgb-first" / "a", color)
+    write_pictures(tmp_path / "rgb-first" / "b", gray)
     x = whole(load_images(tmp_path / "rgb-first"))
-    assert torch.equal(x[1], scaled(grey)[0].expand(3, 8, 8))
-    write_pictures(tmp_path / "grey-first" / "a", grey)
-    write_pictures(tmp_path / "grey-first" / "b", colour)
+    assert torch.equal(x[1], scaled(gray)[0].expand(3, 8, 8))
+    write_pictures(tmp_path / "gray-first" / "a", gray)
+    write_pictures(tmp_path / "gray-first" / "b", color)
     with pytest.raises(BadInput, match="channels="):
-        whole(load_images(tmp_path / "grey-first"))
-    luma = whole(load_images(tmp_path / "grey-first", channels=1))[1, 0]
-    wanted = np.asarray(Image.fromarray(colour[0].transpose(1, 2, 0)).convert("L"))
+        whole(load_images(tmp_path / "gray-first"))
+    luma = whole(load_images(tmp_path / "gray-first", channels=1))[1, 0]
+    wanted = np.asarray(Image.fromarray(color[0].transpose(1, 2, 0)).convert("L"))
     assert (luma - scaled(wanted)).abs().max() < 1.01 / 127.5
 
 
@@ -338,7 +338,7 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path) -> None:
 
 def test_size_crops_the_centre_square_then_resizes(tmp_path: Path) -> None:
     array = np.zeros((1, 3, 20, 32), np.uint8)
-    array[..., 6:26] = 200  # exactly the centre square
+    array[..., 6:26] = 200  # exactly the center square
     write_pictures(tmp_path / "wide", array)
     for source in (tmp_path / "wide", array):
         x = whole(load_images(source, size=10))
@@ -359,10 +359,10 @@ def test_celeba_is_cropped_to_the_face_and_cut_by_file_order(
     array = np.zeros((5, 3, 218, 178), np.uint8)
     array[:, :, 39:179, 19:159] = np.arange(100, 105, dtype=np.uint8)[:, None, None, None]
     write_pictures(tmp_path / "img_align_celeba", array)
-    entry = catalogue.CATALOGUE["celeba64"]
-    assert isinstance(entry, catalogue.Folder) and entry.train == 40_000
-    small = catalogue.Folder("celeba64", entry.folders, 64, "", train=3, crops=entry.crops)
-    monkeypatch.setitem(catalogue.CATALOGUE, "celeba64", small)
+    entry = catalog.CATALOG["celeba64"]
+    assert isinstance(entry, catalog.Folder) and entry.train == 40_000
+    small = catalog.Folder("celeba64", entry.folders, 64, "", train=3, crops=entry.crops)
+    monkeypatch.setitem(catalog.CATALOG, "celeba64", small)
     train = load_images("celeba64", root=tmp_path)
     test = load_images("celeba64", root=tmp_path, split="test")
     assert train.shape == (3, 64, 64) and "140" in train.note
@@ -386,7 +386,7 @@ def test_named_folders_follow_their_own_division(tmp_path: Path) -> None:
     assert (
         load_images("celeba64", root=tmp_path, size=9).digest() == load_images(array[:3]).digest()
     )
-    cuts = {n: getattr(e, "train", None) for n, e in catalogue.CATALOGUE.items()}
+    cuts = {n: getattr(e, "train", None) for n, e in catalog.CATALOG.items()}
     assert (cuts["celebahq256"], cuts["ffhq"]) == (29_500, 69_500)
 
 
@@ -508,7 +508,7 @@ def test_hub_data_sets(monkeypatch: pytest.MonkeyPatch, column: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def labelled() -> Images:
+def labeled() -> Images:
     """The 70,000 labels of MNIST in some order; each picture holds its own number."""
     labels = np.repeat(np.tile(np.arange(10), 2), MNIST_TRAIN + MNIST_TEST)
     labels = labels[np.random.default_rng(0).permutation(len(labels))]
@@ -523,8 +523,8 @@ def numbers_of(images: Images) -> np.ndarray:
 
 
 @pytest.mark.parametrize("digit", PROTOCOL)
-def test_heldout_counts_are_those_of_the_protocol(labelled: Images, digit: int) -> None:
-    train, test = heldout_split(labelled, digit, True), heldout_split(labelled, digit, False)
+def test_heldout_counts_are_those_of_the_protocol(labeled: Images, digit: int) -> None:
+    train, test = heldout_split(labeled, digit, True), heldout_split(labeled, digit, False)
     assert train.labels is not None and test.labels is not None
     anomalies = int((test.labels == digit).sum())
     assert (len(train), len(test) - anomalies, anomalies) == PROTOCOL[digit]
@@ -533,11 +533,11 @@ def test_heldout_counts_are_those_of_the_protocol(labelled: Images, digit: int) 
     assert np.array_equal(np.sort(seen), np.arange(70_000))  # disjoint, and nothing lost
 
 
-def test_heldout_training_order_is_the_published_permutation(labelled: Images) -> None:
-    assert labelled.labels is not None
-    normal = np.flatnonzero(labelled.labels.numpy() != 4)
+def test_heldout_training_order_is_the_published_permutation(labeled: Images) -> None:
+    assert labeled.labels is not None
+    normal = np.flatnonzero(labeled.labels.numpy() != 4)
     order = np.random.RandomState(42).permutation(len(normal))[:50_540]
-    assert np.array_equal(numbers_of(heldout_split(labelled, 4, True)), normal[order])
+    assert np.array_equal(numbers_of(heldout_split(labeled, 4, True)), normal[order])
 
 
 def test_heldout_needs_labels_and_the_class() -> None:
@@ -548,8 +548,8 @@ def test_heldout_needs_labels_and_the_class() -> None:
 
 
 def test_all_of_mnist_has_the_order_of_the_protocol(tmp_path: Path) -> None:
-    entry = catalogue.CATALOGUE["mnist"]
-    assert isinstance(entry, catalogue.Raw) and entry.test_after == 50_000
+    entry = catalog.CATALOG["mnist"]
+    assert isinstance(entry, catalog.Raw) and entry.test_after == 50_000
     numbers = np.arange(50_003 * 2).reshape(-1, 1, 2) % 251
     write_idx(tmp_path / "train-images-idx3-ubyte", numbers)
     write_idx(tmp_path / "t10k-images-idx3-ubyte", np.full((2, 1, 2), 255))
@@ -568,7 +568,7 @@ def test_describe_counts_what_is_there_and_names_what_is_broken(tmp_path: Path) 
     write_pictures(tmp_path / "ffhq" / "train", pixels(2))
     (tmp_path / "test_batch.bin").write_bytes(b"short")
     lines = {line.name: line for line in describe(tmp_path)}
-    assert list(lines) == list(catalogue.CATALOGUE)
+    assert list(lines) == list(catalog.CATALOG)
     assert lines["mnist-5k"].found and lines["mnist-5k"].counts == {"train": 4000, "test": 1000}
     assert lines["mnist"].counts == {"train": 4}
     assert lines["mnist"].path == str(tmp_path / "mnist")
@@ -593,9 +593,9 @@ def test_real_mnist_meets_the_protocol(data_root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn"])
-def test_real_colour_sets_look_like_pictures(data_root: Path, name: str) -> None:
+def test_real_color_sets_look_like_pictures(data_root: Path, name: str) -> None:
     x = whole(load_images(name, root=data_root, split="test").subset(range(500)))
-    # In pictures, neighbours are alike; in wrongly cut records they are not.
+    # In pictures, neighbors are alike; in wrongly cut records they are not.
     spread = x.var()
     for axis in (2, 3):
         assert x.diff(dim=axis).pow(2).mean() < 0.2 * spread

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
-from damc.langevin import Info
+from damc.kernels.base import Info
 from damc.learn.adaptive import AdaptiveCE, Ratios, Settings
 from damc.nets import mlp_energy
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn.bigan import BiGAN, BiNetworks, Settings
+from damc.learn.presets import find
 from damc.nets.joint import Joint, drop
 from damc.nets.mlp import mlp
-from damc.presets import find
 
-QUICK = Settings(decoder_rate=1e-3, amortiser_rate=1e-3, ema_rate=0.05, gradient_penalty=0.01)
-TOY = replace(QUICK, decoder_rate=2e-3, amortiser_rate=2e-3, gradient_penalty=0.15)
+QUICK = Settings(decoder_rate=1e-3, amortizer_rate=1e-3, ema_rate=0.05, gradient_penalty=0.01)
+TOY = replace(QUICK, decoder_rate=2e-3, amortizer_rate=2e-3, gradient_penalty=0.15)
 X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
@@ -112,7 +112,7 @@ def test_the_scores_are_those_of_the_paper() -> None:
 def test_each_network_goes_down_its_own_loss() -> None:
     # Small steps without penalty: the judge's loss falls by its own update, and each of the other
     # two losses by that of its network.
-    learner = make(replace(QUICK, gradient_penalty=0.0, decoder_rate=1e-4, amortiser_rate=1e-4))
+    learner = make(replace(QUICK, gradient_penalty=0.0, decoder_rate=1e-4, amortizer_rate=1e-4))
     start = make(learner.settings).learned
     learner.step(X, torch.arange(6), seeded())
     new = learner.learned

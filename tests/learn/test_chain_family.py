@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from damc import DAMC, BadInput, LatentModel, fit
-from damc.data import batches, load_images
+from damc.data import load_images
 from damc.learn import LEARNERS
 from damc.learn.abp import ABP
 from damc.learn.abp import Settings as ABPSettings
 from damc.learn.lebm import LEBM, PersistentLEBM
 from damc.learn.lebm import Settings as LEBMSettings
+from damc.learn.presets import find
 from damc.learn.sri import SRI
 from damc.learn.sri import Settings as SRISettings
 from damc.learn.starts import NoiseStarts
-from damc.presets import find
+from damc.train.feed import batches
 
 FAMILY = ("lebm", "lebm-persistent", "abp", "sri", "sri-l5", "damc-g", "nalr", "vi-lebm")
 ENERGIES = {"lebm", "lebm-persistent", "nalr", "vi-lebm"}
@@ -70,12 +71,12 @@ def test_damc_g_is_damc_with_the_energy_fixed_at_zero(zero: bool) -> None:
     energy = Zero() if zero else find("digits-small").networks.build_energy()
     decoder, s = copy.deepcopy(gaussian.model.decoder), gaussian.settings
     with_energy = DAMC(
-        LatentModel(decoder, energy, 8, s.sigma), copy.deepcopy(gaussian.amortiser), s
+        LatentModel(decoder, energy, 8, s.sigma), copy.deepcopy(gaussian.amortizer), s
     )
     for k in range(3):
         for learner in (gaussian, with_energy):
             learner.step(X, INDEX, seeded(k))
-    parts = [(learner.model.decoder, learner.amortiser) for learner in (gaussian, with_energy)]
+    parts = [(learner.model.decoder, learner.amortizer) for learner in (gaussian, with_energy)]
     assert all(same(a, b) for a, b in zip(*parts, strict=True)) is zero
 
 
@@ -220,7 +221,7 @@ def test_what_a_trained_learner_gives(method: str) -> None:
     for k in range(4):
         metrics = learner.check(learner.step(X, INDEX, seeded(k)))
     assert ("energy" in learner.sources) is (method in ENERGIES)
-    assert ("amortiser" in learner.sources) is (method in ("damc-g", "nalr"))
+    assert ("amortizer" in learner.sources) is (method in ("damc-g", "nalr"))
     assert "mse" in metrics or method == "nalr"
     for source in (None, *learner.sources):
         images = learner.sample(5, source=source, generator=seeded())
@@ -270,7 +271,7 @@ def test_no_forward_pass_is_wasted(kind: type[ABP | SRI | LEBM]) -> None:
 def test_sources_and_settings_that_are_not_there_are_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match="source of abp must be gaussian, got 'energy'"):
         make("abp").sample(2, source="energy")
-    with pytest.raises(BadInput, match="source of inference must be amortiser or gaussian"):
+    with pytest.raises(BadInput, match="source of inference must be amortizer or gaussian"):
         make("damc-g").infer(X, source="energy")
     with pytest.raises(BadInput, match="inference_steps must be at least 1"):
         make("lebm", inference_steps=0)

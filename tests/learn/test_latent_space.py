@@ -1,4 +1,4 @@
-"""A diffusion amortiser in a latent space: it learns the codes, and the base stays as it is."""
+"""A diffusion amortizer in a latent space: it learns the codes, and the base stays as it is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from damc import Amortiser, LatentModel
+from damc import Amortizer, LatentModel
 from damc.learn.abp import ABP
 from damc.learn.abp import Settings as ABPSettings
 from damc.learn.latent_space import ABPDiffusion, LatentDiffusion, Settings, VAEDiffusion
+from damc.learn.presets import find
 from damc.learn.vae import VAE
-from damc.presets import find
 
 
 class Halves(nn.Module):
@@ -30,9 +30,9 @@ class Halves(nn.Module):
 def test_it_learns_the_codes_of_each_image_and_of_all() -> None:
     torch.manual_seed(0)
     base = VAE(LatentModel(nn.Linear(1, 1), None, 1, 1.0), Halves())
-    q = Amortiser(1, 1, embedding=16, widths=(32, 32, 32), solver="multistep", steps=20)
+    q = Amortizer(1, 1, embedding=16, widths=(32, 32, 32), solver="multistep", steps=20)
     settings = Settings(
-        first=0.0, horizon=150, updates=2, amortiser_rate=5e-3, decay="cosine", beta1=0.9
+        first=0.0, horizon=150, updates=2, amortizer_rate=5e-3, decay="cosine", beta1=0.9
     )
     learner = VAEDiffusion(base, q, settings)
     x = torch.randn(256, 1, generator=torch.Generator().manual_seed(0)).sign()
@@ -55,7 +55,7 @@ def test_the_second_stage_leaves_the_base_alone(kind: type[LatentDiffusion]) -> 
     learner = find("digits-small").learner(kind.name, **small)
     assert isinstance(learner, kind)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    parts = (learner.base, learner.amortiser)
+    parts = (learner.base, learner.amortizer)
     moved = []
     for k in range(4):
         before = [[p.detach().clone() for p in part.parameters()] for part in parts]
@@ -77,7 +77,7 @@ def test_chains_of_abp_go_on_in_the_second_stage() -> None:
     )
     learner = ABPDiffusion(
         base,
-        Amortiser(2, 3, embedding=8, widths=(8, 8, 8)),
+        Amortizer(2, 3, embedding=8, widths=(8, 8, 8)),
         Settings(sigma=1.0, posterior_steps=2, updates=1, first=0.5, horizon=4),
     )
     x, index = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.arange(4)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn.meg import MEG, Settings, score_norm
+from damc.learn.presets import find
 from damc.nets.joint import Joint, image_energy
 from damc.nets.mlp import mlp
-from damc.presets import find
 
 QUICK = Settings(
     score_penalty=0.1, energy_updates=2, decoder_rate=2e-3, energy_rate=2e-3, beta2=0.9

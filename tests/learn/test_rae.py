@@ -1,4 +1,4 @@
-"""The regularised auto-encoder: its density is one, its penalties are what they say."""
+"""The regularized auto-encoder: its density is one, its penalties are what they say."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_ring_holds_the_latest_codes() -> None:
 
 
 def test_the_gradient_penalty_is_the_jacobian_s_without_bias() -> None:
-    learner = make(regulariser="gradient")
+    learner = make(regularizer="gradient")
     z = learner.infer(X[:1]).repeat(20_000, 1).requires_grad_()
     image = learner.decode(z)
     penalty = learner._penalty(z, image, torch.Generator().manual_seed(3))
@@ -104,11 +104,11 @@ def test_the_gradient_penalty_is_the_jacobian_s_without_bias() -> None:
     assert float(penalty.detach()) == pytest.approx(float(jacobian.square().sum()) / 4, rel=0.05)
 
 
-@pytest.mark.parametrize("regulariser", ["l2", "gradient"])
-def test_a_strong_penalty_flattens_the_decoder(regulariser: str) -> None:
+@pytest.mark.parametrize("regularizer", ["l2", "gradient"])
+def test_a_strong_penalty_flattens_the_decoder(regularizer: str) -> None:
     sizes = []
     for strength in (0.0, 1.0):
-        learner = make(regulariser=regulariser, strength=strength, decoder_rate=1e-2)
+        learner = make(regularizer=regularizer, strength=strength, decoder_rate=1e-2)
         run(learner, 30)
         jacobian = torch.autograd.functional.jacobian(learner.decode, learner.infer(X[:1]))
         sizes.append(float(jacobian.square().sum()))
@@ -116,7 +116,7 @@ def test_a_strong_penalty_flattens_the_decoder(regulariser: str) -> None:
 
 
 def test_spectral_norm_bounds_every_layer_and_looking_moves_nothing() -> None:
-    learner = run(make(regulariser="spectral"), 30)
+    learner = run(make(regularizer="spectral"), 30)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
     learner.train().sample(3, generator=torch.Generator().manual_seed(0))
     learner.train().reconstruct(X)
@@ -140,8 +140,8 @@ def test_loading_forgets_the_density_of_other_codes() -> None:
 
 
 def test_bad_settings_are_one_clear_sentence() -> None:
-    with pytest.raises(BadInput, match="regulariser must be l2, gradient, spectral or none"):
-        Settings(regulariser="l1")
+    with pytest.raises(BadInput, match="regularizer must be l2, gradient, spectral or none"):
+        Settings(regularizer="l1")
     with pytest.raises(BadInput, match="beta must not be negative"):
         Settings(beta=-1.0)
     with pytest.raises(BadInput, match=r"first must lie in \[0, 1\)"):

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc import Amortiser
+from damc import Amortizer
 from damc.learn.chains import ChainLearner
-from damc.learn.starts import AmortisedStarts, NoiseStarts, PersistentStarts
-from damc.presets import find
+from damc.learn.presets import find
+from damc.learn.starts import AmortizedStarts, NoiseStarts, PersistentStarts
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 TINY: dict[str, Any] = {"posterior_steps": 2, "horizon": 10}
@@ -62,15 +62,15 @@ def test_what_is_kept_does_not_change_with_the_batch_it_came_from() -> None:
     assert starts.draw(X[:2], torch.tensor([0, 1]), seeded()).equal(torch.ones(2, 3))
 
 
-def test_an_amortiser_sees_the_images_or_does_not() -> None:
+def test_an_amortizer_sees_the_images_or_does_not() -> None:
     encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8))
-    q = Amortiser(3, encoder, embedding=8, widths=(8, 8, 8))
+    q = Amortizer(3, encoder, embedding=8, widths=(8, 8, 8))
     index = torch.arange(6)
-    given = AmortisedStarts(q, "multistep", 3)
+    given = AmortizedStarts(q, "multistep", 3)
     assert given.draw(X, index, seeded()).equal(
         q.sample(x=X, solver="multistep", steps=3, generator=seeded())
     )
-    blind = AmortisedStarts(q, "multistep", 3, conditional=False)
+    blind = AmortizedStarts(q, "multistep", 3, conditional=False)
     assert blind.draw(X, index, seeded()).equal(blind.draw(-X, index, seeded()))
     assert not given.draw(X, index, seeded()).equal(given.draw(-X, index, seeded()))
 

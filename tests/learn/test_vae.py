@@ -98,7 +98,7 @@ def test_the_loss_is_the_bound_and_costs_one_pass() -> None:
     loss = loss + 2 * 0.5**2 * divergence(m, log_v).mean()
     expected = torch.autograd.grad(loss, list(learner.parameters()))
     seen: list[Tensor] = []
-    learner.synchronise = lambda gradients: seen.extend(g.clone() for g in gradients)
+    learner.synchronize = lambda gradients: seen.extend(g.clone() for g in gradients)
     passes: list[int] = []
     learner.model.decoder.register_forward_hook(lambda *_: passes.append(1))
     learner.step(x, torch.arange(8), torch.Generator().manual_seed(3))

@@ -12,7 +12,7 @@ from torch import Tensor
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn import LEARNERS, Learner
-from damc.presets import find
+from damc.learn.presets import find
 
 METHODS = ("vae", "vae-2stage", "rae", "ncp-vae", "adaptive-ce", "damc-vae", "damc-abp")
 SHORT: dict[str, Any] = {
@@ -28,8 +28,8 @@ SHORT: dict[str, Any] = {
 }
 RUNS = [
     *((method, {}) for method in METHODS),
-    ("rae", {"regulariser": "gradient"}),
-    ("rae", {"regulariser": "spectral"}),
+    ("rae", {"regularizer": "gradient"}),
+    ("rae", {"regularizer": "spectral"}),
 ]
 
 
@@ -128,7 +128,7 @@ def test_an_unknown_source_is_one_clear_sentence() -> None:
     learner = make("ncp-vae", 4)
     learner.iteration = 4
     with pytest.raises(BadInput, match="must be resampling or energy or gaussian"):
-        learner.sample(1, source="amortiser")  # type: ignore[call-arg]
+        learner.sample(1, source="amortizer")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("method", ["vae-2stage", "ncp-vae"])

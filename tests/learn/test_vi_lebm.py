@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from damc import LatentModel
+from damc.learn.presets import find
 from damc.learn.vae import VAE
 from damc.learn.vae import Settings as VAESettings
 from damc.learn.vi_lebm import VILEBM, Settings
-from damc.presets import find
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
@@ -75,7 +75,7 @@ def test_encoder_and_decoder_follow_the_gradient_of_the_bound(energy: nn.Module 
             next(learner.model.prior.energy.parameters()).mul_(30)  # that it may be noticed
     wanted = direct(learner)
     seen: list[list[Tensor]] = []
-    learner.synchronise = lambda gradients: seen.append([g.clone() for g in gradients])
+    learner.synchronize = lambda gradients: seen.append([g.clone() for g in gradients])
     learner.step(X, INDEX, seeded())
     for got, true in zip(seen[0], wanted, strict=True):
         torch.testing.assert_close(got / (2 * SIGMA**2), true, rtol=1e-4, atol=1e-5)

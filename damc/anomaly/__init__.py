@@ -1,0 +1,1 @@
+"""Anomaly detection: the detector, its scores and its files."""

@@ -1,0 +1,75 @@
+"""Networks and settings from the shape of the data alone, where no preset is named."""
+
+from __future__ import annotations
+
+__all__ = ["preset_for_images", "preset_for_vectors"]
+
+from dataclasses import replace
+
+from damc.learn.damc import Settings
+from damc.learn.presets import PRESETS, Preset
+from damc.nets.networks import Networks
+
+
+def preset_for_vectors(width: int) -> Preset:
+    """Fully connected networks for standardized vectors of `width` columns, d of them.
+
+    The latent size is the square root of the number of columns, from 2 to 24: large enough for the
+    factors that columns share, too small to copy a row, which would reconstruct anomalies as well.
+    sigma is half a standard deviation of a column. The set-up is meant for hundreds to thousands of
+    rows and takes seconds on one core.
+
+    Args:
+        width: d, columns of the data.
+    """
+    hidden = min(256, max(32, 4 * width))
+    iterations = 200
+    networks = Networks(
+        (1, 1, width),
+        min(24, max(2, round(width**0.5))),
+        decoder={"kind": "mlp", "hidden": [hidden, hidden], "last": None},
+        encoder={"kind": "mlp", "hidden": [hidden]},
+        energy={"hidden": [64, 64]},
+        amortizer={"embedding": 64, "capacity": 0.25, "solver": "multistep", "steps": 10},
+    )
+    settings = Settings(
+        sigma=0.5,
+        posterior_steps=15,
+        prior_steps=20,
+        updates=2,
+        energy_penalty=0.05,
+        start_solver="multistep",
+        start_steps=5,
+        decoder_rate=2e-3,
+        amortizer_rate=2e-3,
+        energy_rate=5e-4,
+        ema_rate=0.05,
+        ema_every=1,
+        decay="cosine",
+        horizon=iterations,
+    )
+    about = f"vectors of {width}, fully connected"
+    return Preset("vectors", about, "", networks, settings, iterations=iterations)
+
+
+def preset_for_images(shape: tuple[int, int, int]) -> Preset:
+    """The small preset nearest to images of that shape, its networks made for them.
+
+    Up to 16 pixels a side `digits-small`; with sides that four divides, `svhn-small` in color and
+    `mnist-detect-small` in gray, whose last layers are convolutions; else `mnist-small`, fully
+    connected.
+
+    Args:
+        shape: (C, H, W).
+    """
+    channels, *sides = shape
+    if max(sides) <= 16:
+        near = PRESETS["digits-small"]
+    elif min(sides) >= 16 and not any(side % 4 for side in sides):
+        near = PRESETS["svhn-small" if channels > 1 else "mnist-detect-small"]
+    else:
+        near = PRESETS["mnist-small"]
+    about = f"images of {'x'.join(map(str, shape))}, like {near.name}"
+    return replace(
+        near, name="images", about=about, data="", networks=replace(near.networks, shape=shape)
+    )

@@ -1,0 +1,1 @@
+"""The diffusion model of vectors: noise schedule, denoiser, sampling."""

@@ -1,0 +1,1 @@
+"""GAN inversion, with the StyleGAN that it inverts."""

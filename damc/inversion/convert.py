@@ -1,0 +1,86 @@
+"""Published weights made safe: a `.pth` file, which is a pickle, becomes a `.safetensors` file."""
+
+from __future__ import annotations
+
+__all__ = ["Converted", "convert"]
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from damc.errors import BadInput
+from damc.files import on_disk, to_safetensors, write_atomically
+from damc.inversion.checkpoint import read_checkpoint
+from damc.inversion.stylegan import style_decoder_from
+from damc.inversion.stylegan_encoder import style_encoder_from
+from damc.inversion.vgg import vgg16_from
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was converted, and where it is now."""
+
+    path: Path
+    kind: str
+    """Which network it is, in words."""
+    tensors: int
+    """How many tensors the file holds."""
+    numbers: int
+    """How many numbers they hold together."""
+
+
+def convert(source: str | Path, out: str | Path | None = None) -> Converted:
+    """Convert the weights of a StyleGAN decoder, in-domain encoder or VGG16 to safetensors.
+
+    The file is read with `weights_only=True`, which builds tensors and runs nothing, and must fit
+    the network that its keys belong to. Every tensor is kept, under its own key.
+
+    Args:
+        source: the `.pth` file, as published.
+        out: the file to write; `source` with the ending `.safetensors` if not given. One that is
+            there already, with another content, is left alone.
+    """
+    source = Path(source)
+    out = source.with_suffix(".safetensors") if out is None else Path(out)
+    if out.suffix != ".safetensors":
+        raise BadInput(f"the file to write is {out}: a name that ends with .safetensors is wanted")
+    state = read_checkpoint(source)
+    kind, build = _network(state, source)
+    build(state, str(source))
+    data = to_safetensors(state)
+    if out.is_file():
+        with on_disk("read", out):
+            same = out.stat().st_size == len(data) and out.read_bytes() == data
+        if not same:
+            raise BadInput(f"{out} is there already and differs: give another name with --out")
+    else:
+        write_atomically(out, data)
+    return Converted(out, kind, len(state), sum(tensor.numel() for tensor in state.values()))
+
+
+_NETWORKS: dict[str, tuple[str, Callable[[Mapping[str, Tensor], str], Any]]] = {
+    "mapping": ("StyleGAN decoder", style_decoder_from),
+    "truncation": ("StyleGAN decoder", style_decoder_from),
+    "synthesis": ("StyleGAN decoder", style_decoder_from),
+    "block0": ("in-domain encoder", style_encoder_from),
+    "layer0": ("VGG16", vgg16_from),
+}
+"""Networks by the first part of a key that only they have."""
+
+
+def _network(
+    state: Mapping[str, Tensor], source: Path
+) -> tuple[str, Callable[[Mapping[str, Tensor], str], Any]]:
+    if not state:
+        raise BadInput(f"{source} holds no tensors: the weights of a network are wanted")
+    for key in state:
+        first = key.partition(".")[0]
+        if first in _NETWORKS:
+            return _NETWORKS[first]
+    raise BadInput(
+        f"{source} begins with the key {next(iter(state))!r:.80}: the weights of a StyleGAN "
+        "decoder (mapping.*, synthesis.*), its encoder (block0.*) or VGG16 (layer0.*) are wanted"
+    )

@@ -1,0 +1,1 @@
+"""MCMC kernels: state in, (state, info) out; one file each."""

@@ -1,0 +1,176 @@
+"""What every MCMC kernel shares: state in, (state, info) out, and `run`, which owns the loop.
+
+The convention everywhere is the paper's equation 3 with step size s,
+
+    z' = z + (s^2 / 2) grad log p(z) + s w,    w ~ N(0, I).
+
+A kernel moves many chains in one batch.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Info", "Kernel", "State", "StepInfo", "evaluate"]
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from damc.density import LogProb, Target, still, value_and_grad
+from damc.errors import BadInput, Diverged
+
+
+class State(NamedTuple):
+    """Where the chains are, and what is already known there.
+
+    `log_prob` and `grad` are None where nothing has needed them yet: an unadjusted chain of
+    T moves costs T gradients, and its end point is evaluated only if the chain goes on.
+    """
+
+    z: Tensor  # points, (B, d)
+    log_prob: Tensor | None = None  # (B,)
+    grad: Tensor | None = None  # (B, d)
+    step_size: float | Tensor | None = None  # one for all, or (B, 1); adapted by `MALA`
+    moves: int = 0  # moves made so far
+    velocity: Tensor | None = None  # (B, d); of `damc.kernels.underdamped.Underdamped`
+
+
+class StepInfo(NamedTuple):
+    """What happened in one move of every chain."""
+
+    log_prob: Tensor  # at the points it left from, (B,)
+    gradient_calls: int  # gradients of the log-density computed, counted for each chain
+    acceptance: Tensor | None = None  # probability, (B,); None if no move is ever refused
+
+
+class Info(NamedTuple):
+    """What happened in a run, on average over chains."""
+
+    acceptance: Tensor  # probability of acceptance, ()
+    displacement: Tensor  # |z_T - z_0|, ()
+    log_prob: Tensor  # at the points that each of the T moves left from, (T,)
+    gradient_calls: int  # gradients of the log-density computed, counted for each chain
+    trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
+
+
+def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
+    """Log-density and gradient where the chains are, computed unless the state knows them.
+
+    Returns:
+        The values ``(B,)``, the gradients ``(B, d)``, and how many gradients that took.
+    """
+    if state.log_prob is not None and state.grad is not None:
+        return state.log_prob, state.grad, 0
+    return *value_and_grad(log_prob, state.z), len(state.z)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Markov kernel that runs `steps` moves of size `step_size`; subclasses write `step`.
+
+    Args:
+        step_size: s, one number or one for each chain, ``(B,)``.
+        steps: how many moves `run` makes.
+    """
+
+    step_size: float | Tensor = 0.1
+    steps: int = 30
+
+    def __post_init__(self) -> None:
+        s = self.step_size
+        sizes = s.flatten().tolist() if isinstance(s, Tensor) else [s]
+        flat = not isinstance(s, Tensor) or s.ndim <= 1
+        if not flat or not all(0 < size < math.inf for size in sizes):
+            raise BadInput(
+                f"step_size must be a positive number, or one for each chain, got {self.step_size}"
+            )
+        if self.steps < 1:
+            raise BadInput(f"steps must be at least 1, got {self.steps}")
+
+    def init(self, z: Tensor) -> State:
+        """The state of chains that start at z, ``(B, d)``; nothing is evaluated yet."""
+        if z.ndim != 2 or not z.is_floating_point():
+            raise BadInput(
+                f"chains start at points (B, d) of floating type, got {z.dtype} {tuple(z.shape)}"
+            )
+        s = self.step_size
+        if not isinstance(s, Tensor):
+            return State(z.detach(), step_size=float(s))
+        if s.ndim and len(s) != len(z):
+            raise BadInput(f"got {len(s)} step sizes for {len(z)} chains; give one for each chain")
+        s = s.to(z)
+        return State(z.detach(), step_size=s[:, None] if s.ndim else s)
+
+    def step(
+        self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
+    ) -> tuple[State, StepInfo]:
+        """One move of every chain."""
+        raise NotImplementedError
+
+    def run(
+        self,
+        z: Tensor | State,
+        log_prob: Target,
+        generator: torch.Generator | None = None,
+        *,
+        steps: int | None = None,
+        thin: int | None = None,
+    ) -> tuple[State, Info]:
+        """Moves every chain `steps` times; with ``steps = 0`` the chains stay where they are.
+
+        Args:
+            z: where the chains start, ``(B, d)``, or the state an earlier run ended in
+                (an adapted step size goes on from there).
+            log_prob: the target; see `damc.density`.
+            generator: source of all randomness.
+            steps: the kernel's own `steps` by default.
+            thin: keep every `thin`-th state in ``info.trace``; none by default, so that
+                memory does not grow with the number of moves.
+
+        Raises:
+            Diverged: if a chain left the finite numbers; names the quantity and the move.
+        """
+        steps = self.steps if steps is None else steps
+        if steps < 0:
+            raise BadInput(f"steps must not be negative, got {steps}")
+        target = still(log_prob)
+        state = z if isinstance(z, State) else self.init(z)
+        start, calls = state.z, 0
+        # Allocated once: small results that stay behind after every move would pin the large
+        # blocks freed around them, and a long run's memory would grow.
+        values, acceptance = start.new_empty(steps), start.new_ones(steps)
+        trace = start.new_empty(steps // thin, *start.shape) if thin else None
+        for t in range(steps):
+            state, move = self.step(state, target, generator)
+            calls += move.gradient_calls
+            values[t] = move.log_prob.mean()
+            if move.acceptance is not None:
+                acceptance[t] = move.acceptance.mean()
+            if trace is not None and thin and (t + 1) % thin == 0:
+                trace[t // thin] = state.z
+        info = Info(
+            acceptance=acceptance.mean() if steps else start.new_ones(()),
+            displacement=(state.z - start).norm(dim=1).mean(),
+            log_prob=values,
+            gradient_calls=calls,
+            trace=trace,
+        )
+        self._check(state, info)
+        return state, info
+
+    def _check(self, state: State, info: Info) -> None:
+        # One look at the end instead of one in every move: a value that is not finite stays so
+        # in the averages, and asking a GPU after every move would stall it.
+        if bool(torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)):
+            return
+        bad = (~torch.isfinite(info.log_prob)).nonzero()
+        move = int(bad[0]) if len(bad) else len(info.log_prob)
+        if move == 0:
+            raise Diverged("the log-density is not finite where the chains start")
+        what = "the log-density" if len(bad) else "the position or an acceptance probability"
+        raise Diverged(
+            f"{what} stopped being finite after {move} of {len(info.log_prob)} moves with step "
+            f"size {float(torch.as_tensor(state.step_size).max()):g}; try a smaller step size"
+        )

@@ -1,0 +1,70 @@
+"""Metropolis-adjusted Langevin: moves are accepted or rejected, which removes the bias."""
+
+from __future__ import annotations
+
+__all__ = ["MALA"]
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from damc.density import LogProb, value_and_grad
+from damc.errors import BadInput
+from damc.kernels.base import Kernel, State, StepInfo, evaluate
+
+
+@dataclass(frozen=True)
+class MALA(Kernel):
+    """Metropolis-adjusted Langevin: the same move, accepted with the probability that makes the
+    target exactly stationary (Roberts and Tweedie 1996).
+
+    Args:
+        step_size: s; the first one if it is adapted.
+        steps: T.
+        target_acceptance: adapt log s towards this mean acceptance (0.574 is optimal in high
+            dimension) by stochastic approximation with gains that vanish, all chains sharing
+            one s. None keeps s fixed. The adapted value is in ``state.step_size``; pass the
+            state to the next `run` to go on from it.
+    """
+
+    target_acceptance: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        a = self.target_acceptance
+        if a is not None and not 0 < a < 1:
+            raise BadInput(f"target_acceptance must lie between 0 and 1, got {a}")
+
+    def step(
+        self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
+    ) -> tuple[State, StepInfo]:
+        z, s = state.z, state.step_size
+        assert s is not None
+        value, grad, calls = evaluate(state, log_prob)
+        w = torch.empty_like(z).normal_(generator=generator)
+        proposal = z + s**2 / 2 * grad + s * w
+        new_value, new_grad = value_and_grad(log_prob, proposal)
+        calls += len(z)
+
+        # log q(z | z') - log q(z' | z), with the backward move's noise solved for.
+        back = (z - proposal - s**2 / 2 * new_grad) / s
+        log_ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
+        # Outside the support the gradient means nothing; such a proposal is simply refused.
+        log_ratio = torch.where(new_value == -math.inf, -math.inf, log_ratio)
+        acceptance = log_ratio.clamp(max=0).exp()
+        u = torch.empty_like(acceptance).uniform_(generator=generator)
+        accept = u < acceptance
+        keep = accept[:, None]
+        moved = torch.where(keep, proposal, z)
+        if self.target_acceptance is not None:
+            gain = (state.moves + 1) ** -0.6
+            s = s * torch.exp(gain * (acceptance.mean() - self.target_acceptance))
+        new = State(
+            moved,
+            torch.where(accept, new_value, value),
+            torch.where(keep, new_grad, grad),
+            s,
+            state.moves + 1,
+        )
+        return new, StepInfo(value, calls, acceptance)

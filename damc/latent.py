@@ -1,0 +1,152 @@
+"""The latent energy-based model p(z, x) = p(z) p(x | z): what is learned."""
+
+from __future__ import annotations
+
+__all__ = ["EnergyPrior", "ImagePosterior", "LatentModel", "Posterior"]
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from damc.density import StillTarget, Target, as_log_prob, still, value_and_grad
+from damc.errors import BadInput
+from damc.fast.gradients import pullback, without_shuffle
+
+
+class EnergyPrior(nn.Module):
+    """The energy-tilted Gaussian prior, p(z) proportional to exp(-E(z)) N(z; 0, I).
+
+    The paper writes f = -E (its equation 1). With ``energy = None`` this is N(0, I).
+
+    Args:
+        energy: any module from z ``(B, d)`` to ``(B,)``; lower is likelier.
+    """
+
+    def __init__(self, energy: nn.Module | None = None) -> None:
+        super().__init__()
+        self.energy = energy
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """log p~(z) = -E(z) - |z|^2 / 2, ``(B, d)`` to ``(B,)``."""
+        gaussian = -z.square().sum(1) / 2
+        return gaussian if self.energy is None else gaussian - self.energy(z)
+
+    forward = log_prob
+
+    def still(self) -> StillTarget | None:
+        """The gradient without a graph, -z - grad E(z); None if the energy has no `pullback`."""
+        if self.energy is None:
+            return StillTarget(self.log_prob, lambda z: (self.log_prob(z), -z))
+        if not hasattr(self.energy, "pullback"):
+            return None
+        energy = pullback(self.energy)
+
+        def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
+            value, pull = energy(z)
+            minus = torch.full_like(value, -1.0)
+            return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
+
+        return StillTarget(self.log_prob, value_and_grad)
+
+
+class Posterior:
+    """p(z | x), proportional to p(z) p(x | z), for a fixed batch of observations.
+
+    Args:
+        prior: log p~(z), ``(B, d)`` to ``(B,)``.
+        likelihood: log p(x | z) up to a constant, from ``(x, z)`` to ``(B,)``.
+        x: the observations, one for each chain, ``(B, ...)``.
+    """
+
+    def __init__(
+        self, prior: Target, likelihood: Callable[[Tensor, Tensor], Tensor], x: Tensor
+    ) -> None:
+        self.prior = as_log_prob(prior)
+        self.likelihood = likelihood
+        self.x = x
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.prior(z) + self.likelihood(self.x, z)
+
+
+class LatentModel(nn.Module):
+    """An energy-tilted Gaussian prior and a Gaussian likelihood around a decoder (equation 1),
+
+        p(z) proportional to exp(-E(z)) N(z; 0, I),    p(x | z) = N(x; g(z), sigma^2 I).
+
+    Args:
+        decoder: g, any module from z ``(B, d)`` to x ``(B, ...)``.
+        energy: E, any module from z ``(B, d)`` to ``(B,)``; None leaves the Gaussian prior.
+        latent: d.
+        sigma: standard deviation of the likelihood, the same for every pixel.
+    """
+
+    def __init__(
+        self, decoder: nn.Module, energy: nn.Module | None, latent: int, sigma: float
+    ) -> None:
+        super().__init__()
+        if latent < 1 or not sigma > 0:
+            raise BadInput(f"latent and sigma must be positive, got {latent} and {sigma}")
+        self.decoder = decoder
+        self.prior = EnergyPrior(energy)
+        self.latent = latent
+        self.sigma = sigma
+
+    def squared_error(self, x: Tensor, z: Tensor) -> Tensor:
+        """|x - g(z)|^2 summed over all pixels and channels, ``(B,)``."""
+        image: Tensor = self.decoder(z)
+        return (x - image).square().flatten(1).sum(1)
+
+    def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x | z) up to a constant, ``(B,)``."""
+        return self.squared_error(x, z) / (-2 * self.sigma**2)
+
+    def log_joint(self, z: Tensor, x: Tensor) -> Tensor:
+        """log p~(z, x) = log p~(z) + log p(x | z), up to a constant, ``(B,)``."""
+        return self.prior.log_prob(z) + self.log_likelihood(x, z)
+
+    def posterior(self, x: Tensor) -> Posterior:
+        """p(z | x) up to a constant, as a target for chains, one for each row of x."""
+        return ImagePosterior(self, x)
+
+
+class ImagePosterior(Posterior):
+    """p(z | x) of a `LatentModel`, which prepares itself for the runs of a chain.
+
+    Args:
+        model: the model.
+        x: the images, one for each chain, ``(B, C, H, W)``.
+    """
+
+    def __init__(self, model: LatentModel, x: Tensor) -> None:
+        super().__init__(model.prior, model.log_likelihood, x)
+        self.model = model
+
+    def still(self) -> StillTarget | None:
+        """One pass through the decoder and back; None (autograd) if it is no `nn.Sequential`.
+
+        With error x - g(z), the gradient of log p(x | z) at g(z) is error / sigma^2.
+        """
+        if not isinstance(self.model.decoder, nn.Sequential):
+            return None
+        decoder, factor = without_shuffle(self.model.decoder)
+        prior, decode = still(self.model.prior), pullback(decoder)
+        variance = self.model.sigma**2
+        x = self.x if factor == 1 else F.pixel_unshuffle(self.x, factor)
+
+        def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal x
+            value, grad = value_and_grad(prior, z)
+            image, pull = decode(z)
+            if x.stride() != image.stride():
+                x = torch.empty_like(image).copy_(x)  # once, to lie in memory as the images do
+            error = x - image
+            # The norm reads the error once; its square would first be written out.
+            norm = torch.linalg.vector_norm(error, dim=tuple(range(1, error.ndim)))
+            # Pulling back is linear: the latent gradient is divided, not the image.
+            grad = torch.add(grad, pull(error), alpha=1 / variance)
+            return value - norm.square() / (2 * variance), grad
+
+        return StillTarget(self, gradient)

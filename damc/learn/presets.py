@@ -1,0 +1,259 @@
+"""Set-ups by name: the paper's five, and small ones for a laptop."""
+
+from __future__ import annotations
+
+__all__ = ["PRESETS", "Networks", "Preset", "find"]
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from damc.errors import BadInput
+from damc.learn import Learner, find_method
+from damc.learn.damc import Settings
+from damc.nets.networks import Networks
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A complete set-up: networks, settings, and how to feed and stop it."""
+
+    name: str
+    about: str
+    data: str  # a name that `damc.data.load_images` knows
+    networks: Networks
+    settings: Settings
+    batch: int = 128
+    iterations: int = 200_000
+    flip: bool = False
+    minutes: int | None = None  # of training on 2 cores, roughly; None wants a GPU
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What single methods, by name, do otherwise than `settings` say."""
+
+    def learner(self, method: str = "damc", /, **changes: Any) -> Learner:
+        """A fresh learner, with settings changed by keyword.
+
+        Any method takes the preset's networks, and those of the preset's settings that it knows
+        by the same name: sigma, chain lengths, rates and their decay; `own` comes before them.
+        """
+        kind = find_method(method)
+        known = {f.name for f in fields(kind.settings_type)}
+        shared = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
+        values = {name: value for name, value in shared.items() if name in known}
+        own = self.own.get(method, {})
+        try:
+            settings = kind.settings_type(**{**values, **own, **changes})
+        except TypeError as error:
+            raise BadInput(f"{self.name}: {error}") from error
+        return kind.build(self.networks, settings)
+
+
+def find(name: str) -> Preset:
+    """The preset of that name."""
+    if name in PRESETS:
+        return PRESETS[name]
+    near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else f": it is one of {', '.join(PRESETS)}"
+    raise BadInput(f"there is no preset {name!r}{hint}")
+
+
+_ITERATIONS = 200_000  # of the paper's runs
+
+
+def _paper(
+    name: str,
+    about: str,
+    shape: tuple[int, int, int],
+    latent: int,
+    width: int,
+    *,
+    encoder_width: int = 64,
+    flip: bool = True,
+    **settings: Any,
+) -> Preset:
+    networks = Networks(
+        shape,
+        latent,
+        decoder={"kind": "conv", "rows": name, "width": width},
+        encoder={"kind": "conv", "rows": name, "width": encoder_width},
+    )
+    # The horizon lays out the stages of methods that have them; with step decay DAMC has no use.
+    chosen = Settings(**{"horizon": _ITERATIONS, **settings})
+    return Preset(name, about, name, networks, chosen, flip=flip)
+
+
+_PAPER = (
+    _paper("svhn", "the paper's SVHN set-up", (3, 32, 32), 100, 64),
+    _paper("celeba64", "the paper's CelebA set-up", (3, 64, 64), 100, 128),
+    _paper("cifar10", "the paper's CIFAR-10 set-up", (3, 32, 32), 128, 128),
+    _paper("celebahq256", "the paper's CelebA-HQ set-up", (3, 256, 256), 128, 128, sigma=1.0),
+    _paper(
+        "mnist",
+        "the paper's MNIST set-up for anomaly detection",
+        (1, 28, 28),
+        8,
+        128,
+        encoder_width=128,
+        flip=False,
+        sigma=1.0,
+        noise_negatives=False,
+        unconditional="both",
+        decoder_rate=1e-4,
+        energy_rate=5e-5,
+        amortizer_rate=1e-4,
+        amortizer_weight_decay=0.0,
+    ),
+)
+
+_LAPTOP: dict[str, Any] = {
+    # Few-step starts and faster rates, for thousands of iterations instead of 200,000.
+    "start_solver": "multistep",
+    "start_steps": 10,
+    "decoder_rate": 1e-3,
+    "amortizer_rate": 1e-3,
+    "energy_rate": 5e-4,
+    "ema_rate": 0.05,
+    "ema_every": 1,
+    "decay": "cosine",
+}
+
+
+def _small(
+    name: str,
+    about: str,
+    networks: Networks,
+    iterations: int,
+    minutes: int,
+    *,
+    data: str | None = None,
+    flip: bool = False,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> Preset:
+    # The penalty keeps the energy from drifting: without it, E at the data falls without end.
+    chosen = Settings(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **settings})
+    data = name.removesuffix("-small") if data is None else data
+    return Preset(
+        name,
+        about,
+        data,
+        networks,
+        chosen,
+        iterations=iterations,
+        flip=flip,
+        minutes=minutes,
+        own=own or {},
+    )
+
+
+# Chains that start at an amortizer's sample need fewer moves than those that start at noise.
+_WARM = {method: {"posterior_steps": 10} for method in ("damc", "damc-g")}
+
+
+_SMALL = (
+    _small(
+        "digits-small",
+        "8x8 digits, fully connected",
+        Networks(
+            (1, 8, 8),
+            8,
+            decoder={"kind": "mlp", "hidden": [128, 128]},
+            encoder={"kind": "mlp", "hidden": [128]},
+            energy={"hidden": [100, 100]},
+            amortizer={"embedding": 64, "capacity": 0.5},
+        ),
+        iterations=1000,
+        minutes=2,
+        sigma=0.3,
+    ),
+    _small(
+        "mnist-small",
+        "28x28 digits, fully connected",
+        Networks(
+            (1, 28, 28),
+            24,
+            decoder={"kind": "mlp", "hidden": [512, 512]},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortizer={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=3600,
+        minutes=30,
+        sigma=0.3,
+        energy_penalty=0.02,
+    ),
+    _small(
+        "mnist-5k-small",
+        "the 5,000 embedded digits of the demo",
+        Networks(
+            (1, 28, 28),
+            16,
+            decoder={"kind": "mlp", "hidden": [512, 512]},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortizer={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=900,
+        minutes=4,
+        sigma=0.3,
+        energy_penalty=0.01,
+    ),
+    _small(
+        "mnist-detect-small",
+        "28x28 digits in few dimensions, to detect a held-out one",
+        Networks(
+            (1, 28, 28),
+            8,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 8},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortizer={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=3600,
+        minutes=15,
+        data="mnist",
+        sigma=0.15,
+        posterior_step_size=0.05,
+        energy_penalty=0.02,
+        own=_WARM,
+    ),
+    _small(
+        "svhn-small",
+        "house numbers, convolutions at a quarter of the size",
+        Networks(
+            (3, 32, 32),
+            64,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortizer={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=1500,
+        minutes=15,
+        sigma=0.3,
+        posterior_steps=20,
+        encoder_updates=1,
+        own=_WARM,
+    ),
+    _small(
+        "cifar10-small",
+        "CIFAR-10, convolutions at a quarter of the size",
+        Networks(
+            (3, 32, 32),
+            128,
+            decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
+            encoder={"kind": "mlp", "hidden": [512]},
+            amortizer={"embedding": 256, "capacity": 0.5},
+        ),
+        iterations=1000,
+        minutes=10,
+        flip=True,
+        sigma=0.3,
+        posterior_steps=20,
+        encoder_updates=1,
+        own=_WARM,
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (*_PAPER, *_SMALL)}
+"""Every preset by name."""
+
+DEMO = ("mnist-5k", "mnist-5k-small", 900)
+"""What `damc demo` trains: data, preset, iterations."""

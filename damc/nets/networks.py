@@ -1,0 +1,88 @@
+"""What the networks of a learner are, as plain values that a run folder can hold."""
+
+from __future__ import annotations
+
+__all__ = ["Networks"]
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from damc import nets
+from damc.amortize import Amortizer
+from damc.errors import BadInput
+from damc.latent import LatentModel
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What the networks of a learner are, as plain values.
+
+    Args:
+        shape: of the images, (C, H, W).
+        latent: d, size of z.
+        decoder: {"kind": "conv", "rows": a name in `damc.nets.DECODERS`, "width": ngf},
+            {"kind": "hybrid", "rows": a name in `damc.nets.HYBRIDS`, "width": ..., "hidden": ...}
+            or {"kind": "mlp", "hidden": ...}.
+        encoder: {"kind": "conv", "rows": a name in `damc.nets.ENCODERS`, "width": nif} or
+            {"kind": "mlp", "hidden": ...}.
+        energy: hidden sizes of the energy MLP; None for a Gaussian prior.
+        amortizer: options of `damc.Amortizer`.
+    """
+
+    shape: tuple[int, int, int]
+    latent: int
+    decoder: Description
+    encoder: Description
+    energy: Description | None = field(default_factory=lambda: {"hidden": [200, 200]})
+    amortizer: Description = field(default_factory=lambda: {"embedding": 1024})
+
+    def __post_init__(self) -> None:
+        c, h, w = self.shape  # a tuple again after a journey through JSON
+        object.__setattr__(self, "shape", (c, h, w))
+
+    def build_decoder(self) -> nn.Module:
+        """g, from z to images of `shape`."""
+        options = dict(self.decoder)
+        kind = options.pop("kind")
+        if kind == "conv":
+            rows = nets.DECODERS[options.pop("rows")]
+            return nets.conv_decoder(self.latent, rows, self.shape[0], **options)
+        if kind == "hybrid":
+            rows = nets.HYBRIDS[options.pop("rows")]
+            return nets.mlp_conv_decoder(self.latent, self.shape, rows, **options)
+        if kind == "mlp":
+            return nets.mlp_decoder(self.latent, self.shape, **options)
+        raise BadInput(f"a decoder's kind is conv, hybrid or mlp, got {kind!r}")
+
+    def build_encoder(self) -> nn.Module:
+        """Images to embeddings, the condition of the amortizer."""
+        options = dict(self.encoder)
+        kind = options.pop("kind")
+        size = self.amortizer["embedding"]
+        if kind == "conv":
+            rows = nets.ENCODERS[options.pop("rows")]
+            return nets.conv_encoder(self.shape, rows, size, **options)
+        if kind == "mlp":
+            return nets.mlp_encoder(self.shape, nemb=size, **options)
+        raise BadInput(f"an encoder's kind is conv or mlp, got {kind!r}")
+
+    def build_energy(self) -> nn.Module | None:
+        """The energy of the prior, or None for a Gaussian one."""
+        return None if self.energy is None else nets.mlp_energy(self.latent, **self.energy)
+
+    def build_amortizer(self) -> Amortizer:
+        """q(z | x) and q(z), with the encoder."""
+        options = dict(self.amortizer)
+        if "widths" in options:
+            options["widths"] = tuple(options["widths"])
+        return Amortizer(self.latent, self.build_encoder(), **options)
+
+    def build_model(self, sigma: float, *, energy: bool = True) -> LatentModel:
+        """Energy and decoder in one; without `energy` the prior stays Gaussian."""
+        # The order of building is part of what a seed means.
+        built = self.build_energy() if energy else None
+        return LatentModel(self.build_decoder(), built, self.latent, sigma)

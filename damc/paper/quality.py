@@ -1,0 +1,99 @@
+"""How well a trained method generates and reconstructs, for the cells of several tables."""
+
+from __future__ import annotations
+
+__all__ = ["MEASURES", "Quality", "remark"]
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from damc.data import Images
+from damc.learn import Learner
+from damc.metrics.features import Features
+from damc.metrics.frechet import Statistics, cached_statistics, distances, statistics
+from damc.paper.table import Measure, Options
+from damc.tasks.evaluate import choose_features
+from damc.tasks.generate import stream
+
+MEASURES = (
+    Measure("kernel", "kernel distance"),
+    Measure("frechet", "Frechet distance"),
+    Measure("mse", "test MSE"),
+    Measure("kernel_energy", "kernel distance, by the energy"),
+    Measure("frechet_energy", "Frechet distance, by the energy"),
+    Measure("iterations", "iterations", lower=False),
+    Measure("seconds", "seconds"),
+)
+"""What `Quality.of` gives, with the training's cost."""
+
+_BATCH = 20  # images that go through a feature network at once
+_REAL = 2000  # training images that samples are compared with
+_RECONSTRUCTED = 1000
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Real images on chosen features, against which samples are judged."""
+
+    features: Features
+    real: Statistics
+    images: int
+    unseen: Tensor
+
+    @classmethod
+    def against(
+        cls, train: Images, unseen: Images, options: Options, cache: Path, images: int
+    ) -> Quality:
+        """Statistics of the first training images, kept in `cache` for the next cell."""
+        features = choose_features(options.features or "pixel-pca", train, path=options.inception)
+        shown = train.batch(torch.arange(min(_REAL, len(train))))
+        real = cached_statistics(shown, features, cache, batch_size=_BATCH)
+        test = unseen.batch(torch.arange(min(_RECONSTRUCTED, len(unseen))))
+        return cls(features, real, images, test)
+
+    def of(self, learner: Learner, seed: int) -> dict[str, float]:
+        """Distances of samples by the method's first way and by its energy, and the test error."""
+        figures = {}
+        ways = {"": learner.sources[0]}
+        if "energy" in learner.sources[1:]:
+            ways["_energy"] = "energy"
+        for suffix, source in ways.items():
+            frechet, kernel = self.distance(learner, source, seed)
+            figures[f"frechet{suffix}"] = frechet
+            figures[f"kernel{suffix}"] = kernel
+        with contextlib.suppress(NotImplementedError):  # a method without inference
+            figures["mse"] = self.error(learner, seed)
+        return figures
+
+    def distance(self, learner: Learner, source: str, seed: int) -> tuple[float, float]:
+        """Frechet and kernel distance of samples to the training images."""
+        drawn = (
+            part.clamp(-1, 1) for part in stream(learner, self.images, source=source, seed=seed)
+        )
+        found = statistics(drawn, self.features, batch_size=_BATCH)
+        frechet, kernel = distances(found, self.real, split="train")
+        return frechet.value, kernel.value
+
+    def error(self, learner: Learner, seed: int, **options: str) -> float:
+        """Squared error per pixel of reconstructed test images; options are `reconstruct`'s."""
+        generator = torch.Generator(learner.device).manual_seed(seed)
+        errors = []
+        for part in torch.split(self.unseen.to(learner.device), 250):
+            image = learner.reconstruct(part, generator=generator, **options)
+            errors.append((image - part).square().flatten(1).mean(1))
+        return float(torch.cat(errors).mean())
+
+
+def remark(options: Options, images: int) -> str:
+    """What distances of a table were measured on."""
+    features = options.features or "pixel-pca"
+    name = (
+        "the FID Inception network, so that they are FID and KID"
+        if features == "inception"
+        else "64 principal components of pixels, so that they are not FID"
+    )
+    return f"Distances are between {images:,} samples and {_REAL:,} training images on {name}."

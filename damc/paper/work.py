@@ -1,0 +1,176 @@
+"""Run the cells of a table, in one process or several, and never one twice.
+
+A cell's folder holds ``cell.json``, what it is; whatever its work keeps to go on after an
+interruption; and at last ``result.json``, which makes it finished.
+"""
+
+from __future__ import annotations
+
+__all__ = ["do_cell", "run_cells"]
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from damc.errors import BadInput, Diverged
+from damc.files import write_atomically
+from damc.paper.table import Cell, Options, Result, Table
+from damc.tasks.evaluate import check_features
+
+Report = Callable[[Cell, str], None]
+
+
+def run_cells(
+    table: Table,
+    options: Options,
+    out: Path,
+    *,
+    processes: int = 1,
+    report: Report = lambda cell, state: None,
+) -> list[Result]:
+    """Every cell's result, from the folder where it is finished, else by doing it.
+
+    Args:
+        table: which table.
+        options: what was chosen about it.
+        out: the folder of the table.
+        processes: how many cells are done at a time.
+        report: told of each cell whether it "starts", is "done" or was "kept".
+    """
+    if processes < 1:
+        raise BadInput(f"processes must be at least 1, got {processes}")
+    table.check(options)
+    cells = table.cells(options)
+    for name in {cell.plan["features"] for cell in cells if "features" in cell.plan}:
+        check_features(name, options.inception)  # now, not after the first hour of training
+    for cell in cells:
+        _claim(cell, out)
+    waiting = []
+    for cell in cells:
+        if _result(cell, out) is None:
+            waiting.append(cell)
+        else:
+            report(cell, "kept")
+    if waiting:
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        table.prepare(options, out)
+    if processes == 1:
+        for cell in waiting:
+            report(cell, "starts")
+            do_cell(table, cell, options, out)
+            report(cell, "done")
+    else:
+        _in_processes(table, waiting, options, out, processes, report)
+    results = [(cell, _result(cell, out)) for cell in cells]
+    return [Result(cell, found["figures"]) for cell, found in results if found is not None]
+
+
+def do_cell(table: Table, cell: Cell, options: Options, out: Path) -> None:
+    """One cell, from where it stands to its ``result.json``."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    folder = out / "cells" / cell.name
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    try:
+        figures = table.work(cell, folder, options)
+    except Diverged as error:
+        raise Diverged(f"{table.name}, {cell.row} on {cell.column}: {error}") from error
+    found = {"figures": figures, "seconds": round(time.monotonic() - start, 1)}
+    write_atomically(folder / "result.json", json.dumps(found, indent=2) + "\n")
+
+
+def _claim(cell: Cell, out: Path) -> None:
+    """Says in the cell's folder what it is; another cell of that name is refused."""
+    path = out / "cells" / cell.name / "cell.json"
+    wanted = json.loads(json.dumps(asdict(cell)))
+    found = _read(path)
+    if found is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(wanted, indent=2) + "\n")
+    elif found != wanted:
+        old, new = found.get("plan", {}), wanted["plan"]
+        key = next((k for k in {**old, **new} if old.get(k) != new.get(k)), "plan")
+        raise BadInput(
+            f"{path.parent} was made with {key} = {old.get(key)!r}, now it is {new.get(key)!r}: "
+            "give another --out"
+        )
+
+
+def _result(cell: Cell, out: Path) -> dict[str, Any] | None:
+    return _read(out / "cells" / cell.name / "result.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged: it is not JSON; remove it to do it again") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} is damaged: it holds no table; remove it to do it again")
+    return found
+
+
+def _in_processes(
+    table: Table,
+    waiting: Sequence[Cell],
+    options: Options,
+    out: Path,
+    processes: int,
+    report: Report,
+) -> None:
+    write_atomically(out / "options.json", json.dumps(asdict(options), indent=2) + "\n")
+    threads = options.threads or max(1, (os.cpu_count() or 1) // processes)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    left = list(waiting)
+    running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = {}
+    try:
+        while left or running:
+            while left and len(running) < processes:
+                cell = left.pop(0)
+                command = [sys.executable, "-m", "damc.paper.worker", table.name, str(out)]
+                log = (out / "cells" / cell.name / "log.txt").open("ab")
+                with log:
+                    running[cell.name] = (
+                        cell,
+                        # In a group of its own, so that Ctrl-C reaches it once, by us: a second
+                        # signal would stop it before it has saved its work.
+                        subprocess.Popen(
+                            [*command, cell.name],
+                            env=environment,
+                            stdout=log,
+                            stderr=log,
+                            process_group=0,
+                        ),
+                    )
+                report(cell, "starts")
+            for key, (cell, process) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[key]
+                if process.returncode != 0:
+                    raise BadInput(f"{cell.row} on {cell.column} failed: {_last_line(cell, out)}")
+                report(cell, "done")
+            time.sleep(0.2)
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.wait()
+
+
+def _last_line(cell: Cell, out: Path) -> str:
+    text = (out / "cells" / cell.name / "log.txt").read_text(errors="replace")
+    lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1].removeprefix("damc: ") if lines else "it said nothing"

@@ -1,0 +1,36 @@
+"""One cell of a table in a process of its own: `python -m damc.paper.worker TABLE OUT CELL`."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from damc.errors import BadInput, Diverged
+from damc.paper import find
+from damc.paper.table import Options
+from damc.paper.work import do_cell
+
+
+def main(table_name: str, out: str, cell_name: str) -> int:
+    """Does the cell; returns the exit code, as the command `damc` does."""
+    table = find(table_name)
+    given: dict[str, Any] = json.loads((Path(out) / "options.json").read_text())
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    options = Options(**values)
+    cell = next(cell for cell in table.cells(options) if cell.name == cell_name)
+    try:
+        do_cell(table, cell, options, Path(out))
+    except (BadInput, Diverged) as error:
+        sys.stderr.write(f"\ndamc: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

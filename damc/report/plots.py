@@ -1,0 +1,358 @@
+"""Pictures: grids of images, training curves, histograms. Every function writes one PNG.
+
+Images are float tensors in [-1, 1]; values outside are clipped, values that are not finite are
+refused. Files are written atomically, so a viewer that is open never shows half a picture.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from damc.errors import BadInput
+from damc.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["bars", "curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
+
+
+def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, label: str) -> Path:
+    """Draw a panel of horizontal bars for each key: means, with every single value as a dot.
+
+    Args:
+        panels: by title, then by row, the values of that row (one for each seed).
+        path: the PNG to write.
+        label: what the values are.
+    """
+    rows = list(dict.fromkeys(row for panel in panels.values() for row in panel))
+    if not rows:
+        raise BadInput("a chart needs at least one value")
+    figure = _figure(1.8 + 2.6 * len(panels), 1.0 + 0.32 * len(rows))
+    shown = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (title, panel) in zip(shown, panels.items(), strict=True):
+        for i, row in enumerate(rows):
+            values = [float(value) for value in panel.get(row, ())]
+            if values:
+                axes.barh(i, sum(values) / len(values), color="#7aa6c2", height=0.65)
+                axes.plot(values, [i] * len(values), "o", color="0.2", markersize=3)
+        axes.set_title(title, fontsize=9)
+        axes.set_yticks(range(len(rows)), rows)
+        _tidy(axes)
+    shown[0].invert_yaxis()
+    figure.supxlabel(label, fontsize=9)
+    return _save(figure, path)
+
+
+def image_grid(
+    images: Tensor,
+    path: str | Path,
+    columns: int = 8,
+    scale: int | None = None,
+    labels: Sequence[str] | None = None,
+) -> Path:
+    """Draw images row by row.
+
+    Args:
+        images: images in [-1, 1], (N, C, H, W) with C = 1 or 3.
+        path: the PNG to write.
+        columns: images in a row.
+        scale: screen pixels for one image pixel; without it, small images grow to about 80.
+        labels: one short text for each image, drawn under it.
+    """
+    tiles = _pixels(images)
+    if columns < 1 or (labels is not None and len(labels) != len(tiles)):
+        raise BadInput(f"{len(tiles)} images need at least 1 column and a label each, or no labels")
+    columns = min(columns, len(tiles))
+    rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
+    under = None
+    if labels is not None:
+        under = [list(labels[i : i + columns]) for i in range(0, len(tiles), columns)]
+    return _sheet(rows, path, scale, under=under)
+
+
+def paired_grid(
+    originals: Tensor,
+    reconstructions: Tensor,
+    path: str | Path,
+    columns: int = 8,
+    scale: int | None = None,
+    names: Sequence[str] = ("data", "model"),
+) -> Path:
+    """Draw each row of originals with its reconstructions right under it, both (N, C, H, W).
+
+    The names stand to the left of the rows, over and over: two for each pair of rows, or as many
+    as there are rows.
+    """
+    if originals.shape != reconstructions.shape:
+        raise BadInput(
+            f"originals {tuple(originals.shape)} and reconstructions "
+            f"{tuple(reconstructions.shape)} need the same shape"
+        )
+    above, below = _pixels(originals), _pixels(reconstructions)
+    if columns < 1:
+        raise BadInput(f"{columns} columns: at least 1 is wanted")
+    rows = []
+    for i in range(0, len(above), columns):
+        rows += [above[i : i + columns], below[i : i + columns]]
+    return _sheet(rows, path, scale, left=(list(names) * len(rows))[: len(rows)], group=2)
+
+
+def strips(
+    images: Tensor,
+    path: str | Path,
+    scale: int | None = None,
+    times: Sequence[int | str] | None = None,
+) -> Path:
+    """Draw chains along time, one chain a row: images (T, N, C, H, W), `times` above columns."""
+    if images.ndim != 5:
+        raise BadInput(f"chains of shape {tuple(images.shape)}: (T, N, C, H, W) is wanted")
+    if times is not None and len(times) != len(images):
+        raise BadInput(f"{len(times)} times for {len(images)} images along time")
+    length, chains = images.shape[:2]
+    tiles = _pixels(images.transpose(0, 1).reshape(-1, *images.shape[2:]))
+    rows = list(tiles.reshape(chains, length, *tiles.shape[1:]))
+    return _sheet(rows, path, scale, top=None if times is None else list(map(str, times)))
+
+
+def curves(
+    metrics: Sequence[Mapping[str, Any]],
+    path: str | Path,
+    keys: Sequence[str] | None = None,
+    title: str = "",
+) -> Path:
+    """Draw training curves, one panel a quantity: the raw values faint, a running mean on top.
+
+    Args:
+        metrics: records such as `Run.metrics` gives; missing and null values are gaps.
+        path: the PNG to write.
+        keys: which quantities; without it, every numeric one.
+        title: text above the panels.
+    """
+    numeric = [
+        key
+        for key in dict.fromkeys(key for record in metrics for key in record)
+        if key != "iteration" and any(_is_number(record.get(key)) for record in metrics)
+    ]
+    missing = [key for key in keys or () if key not in numeric]
+    if missing or not numeric:
+        wanted = f"no numbers called {', '.join(missing)}" if missing else "no numbers"
+        raise BadInput(f"{wanted} to draw: the metrics hold {', '.join(numeric) or 'none'}")
+    shown = list(keys or numeric)
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = _figure(4.2 * columns, 2.5 * rows + (0.4 if title else 0.0))
+    for i, key in enumerate(shown):
+        points = [
+            (record.get("iteration", number), record[key])
+            for number, record in enumerate(metrics)
+            if _is_number(record.get(key))
+        ]
+        x, y = np.array(points, dtype=float).T
+        axes = figure.add_subplot(rows, columns, i + 1)
+        window = max(1, len(y) // 25)
+        few = len(y) < 50
+        axes.plot(x, y, color=_COLOURS[0], alpha=1.0 if few else 0.3, linewidth=1.0)
+        if few:
+            axes.plot(x, y, ".", color=_COLOURS[0], markersize=4)
+        else:
+            axes.plot(x, _running_mean(y, window), color=_COLOURS[0], linewidth=1.8)
+        if y.min() > 0 and y.max() > 100 * y.min():
+            axes.set_yscale("log")
+        axes.set_title(key.replace("_", " "), fontsize=10)
+        if i + columns >= len(shown):
+            axes.set_xlabel("iteration")
+        _tidy(axes)
+    if title:
+        figure.suptitle(title)
+    return _save(figure, path)
+
+
+def histograms(
+    values: Mapping[str, Tensor | Sequence[float]],
+    path: str | Path,
+    xlabel: str,
+    title: str = "",
+    bins: int = 40,
+) -> Path:
+    """Draw named sets of numbers as densities over common bins: energies of data and samples."""
+    arrays = {
+        name: torch.as_tensor(v).detach().cpu().double().numpy().ravel()
+        for name, v in values.items()
+    }
+    for name, array in arrays.items():
+        if not array.size or not np.isfinite(array).all():
+            raise BadInput(f"a histogram needs finite numbers, and {name!r} has none or others")
+    if not arrays:
+        raise BadInput("a histogram needs at least one set of numbers")
+    edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
+    figure = _figure(6.4, 3.8)
+    axes = figure.add_subplot()
+    for i, (name, array) in enumerate(arrays.items()):
+        color = _COLOURS[i % len(_COLOURS)]
+        label = f"{name} (n = {array.size:,})"
+        axes.hist(array, edges, density=True, color=color, alpha=0.25)
+        # Lines differ in dashes too, so that the picture also works in gray.
+        style = _DASHES[i % len(_DASHES)]
+        axes.hist(
+            array, edges, density=True, color=color, histtype="step", ls=style, lw=1.6, label=label
+        )
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel("density")
+    axes.set_title(title)
+    axes.legend(frameon=False)
+    _tidy(axes)
+    return _save(figure, path)
+
+
+def traces(
+    steps: Sequence[int],
+    values: Tensor,
+    path: str | Path,
+    ylabel: str,
+    reference: tuple[float, float] | None = None,
+) -> Path:
+    """Draw a quantity along chains: every chain faint, their mean on top.
+
+    Args:
+        steps: where along the chains, T of them.
+        values: one column a chain, (T, B).
+        path: the PNG to write.
+        ylabel: what the quantity is.
+        reference: mean and standard deviation of the same quantity on data, drawn as a band.
+    """
+    if values.shape[:1] != (len(steps),) or values.ndim != 2 or 0 in values.shape:
+        raise BadInput(f"{len(steps)} steps and values {tuple(values.shape)}: (T, B) is wanted")
+    y = values.detach().cpu().double().numpy()
+    if not np.isfinite(y).all():
+        raise BadInput("traces are drawn of finite numbers only")
+    figure = _figure(6.4, 3.8)
+    axes = figure.add_subplot()
+    axes.plot(steps, y, color=_COLOURS[0], alpha=0.15, linewidth=0.7)
+    axes.plot(
+        steps, y.mean(1), color=_COLOURS[0], linewidth=1.8, label=f"mean of {y.shape[1]} chains"
+    )
+    if reference is not None:
+        mean, spread = reference
+        axes.axhspan(mean - spread, mean + spread, color=_COLOURS[1], alpha=0.15)
+        axes.axhline(mean, color=_COLOURS[1], ls=_DASHES[1], lw=1.4, label="data")
+    axes.set_xlabel("step")
+    axes.set_ylabel(ylabel)
+    axes.legend(frameon=False)
+    _tidy(axes)
+    return _save(figure, path)
+
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
+_DASHES = ("-", "--", "-.", ":")
+_INK = (40, 40, 40)
+
+
+def _pixels(images: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Images (N, C, H, W) in [-1, 1] as bytes, (N, H, W, 3)."""
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise BadInput(f"images of shape {tuple(images.shape)}: (N, 1 or 3, H, W) is wanted")
+    if not images.is_floating_point() or not torch.isfinite(images).all():
+        raise BadInput("images are wanted as finite floats in [-1, 1]")
+    bytes_ = ((images.detach().cpu().float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    array: np.ndarray[Any, np.dtype[np.uint8]] = bytes_.permute(0, 2, 3, 1).numpy()
+    return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
+
+
+def _sheet(
+    rows: Sequence[np.ndarray[Any, np.dtype[np.uint8]]],
+    path: str | Path,
+    scale: int | None,
+    *,
+    left: Sequence[str] | None = None,
+    top: Sequence[str] | None = None,
+    under: Sequence[Sequence[str]] | None = None,
+    group: int = 1,
+) -> Path:
+    """Lay tiles (n, H, W, 3) on white, row under row, with texts around them.
+
+    A wider gap follows every `group` rows when `group` is above 1.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    height, width = rows[0].shape[1:3]
+    scale = max(1, math.ceil(80 / max(height, width))) if scale is None else scale
+    if scale < 1:
+        raise BadInput(f"scale {scale}: at least 1 is wanted")
+    height, width, pad = height * scale, width * scale, 2
+    font = ImageFont.load_default(13)
+    line = 18
+    margin = max((math.ceil(font.getlength(text)) + 8 for text in left or ()), default=0)
+    gap = 12 if group > 1 else 0
+    pitch = height + pad + (line if under else 0)
+    head = line if top else 0
+    groups = math.ceil(len(rows) / group)
+    size = (
+        margin + max(map(len, rows)) * (width + pad) + pad,
+        head + len(rows) * pitch + pad + (groups - 1) * gap,
+    )
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+
+    def text_in(text: str, center: float, y: int) -> None:
+        while text and font.getlength(text) > width:
+            text = text[:-2] + "…" if len(text) > 2 else ""
+        draw.text((center, y), text, _INK, font, anchor="ma")
+
+    for r, row in enumerate(rows):
+        y = head + pad + r * pitch + (r // group) * gap
+        if left:
+            draw.text((margin - 6, y + height / 2), left[r], _INK, font, anchor="rm")
+        for c, tile in enumerate(row):
+            x = margin + pad + c * (width + pad)
+            picture = Image.fromarray(tile).resize((width, height), Image.Resampling.NEAREST)
+            sheet.paste(picture, (x, y))
+            if under:
+                text_in(under[r][c], x + width / 2, y + height + 1)
+            if top and r == 0:
+                text_in(top[c], x + width / 2, 2)
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG", optimize=True)
+    return write_atomically(path, buffer.getvalue())
+
+
+def _figure(width: float, height: float) -> Figure:
+    """A figure of its own, outside pyplot: no window, no global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=120, layout="constrained")
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.tick_params(labelsize=8)
+
+
+def _save(figure: Figure, path: str | Path) -> Path:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return write_atomically(path, buffer.getvalue())
+
+
+def _running_mean(
+    y: np.ndarray[Any, np.dtype[np.float64]], window: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Centred mean over about `window` values; at the ends over those that are there."""
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    i = np.arange(len(y))
+    low, high = np.maximum(0, i - window // 2), np.minimum(len(y), i + window // 2 + 1)
+    mean: np.ndarray[Any, np.dtype[np.float64]] = (total[high] - total[low]) / (high - low)
+    return mean
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,1 @@
+"""The two-dimensional example of the paper, beside its exact posterior."""

@@ -1,0 +1,275 @@
+"""Algorithm 1: what it draws, what it updates, and what each option changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
+from damc.learn import LEARNERS
+from damc.learn.damc import Settings
+from damc.learn.learner import Rate, count
+
+QUICK = Settings(
+    sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
+)
+X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
+INDEX = torch.arange(6)
+
+
+class Counted(nn.Module):
+    """Counts the rows that pass through a module."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rows: list[int] = []
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows.append(len(x))
+        self.seen.append(x.detach())
+        y: Tensor = self.inner(x)
+        return y
+
+
+def make(settings: Settings = QUICK, energy: bool = True) -> DAMC:
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Unflatten(1, (1, 4, 4)))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8))
+    scalar = nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(), nn.Linear(8, 1), nn.Flatten(0))
+    model = LatentModel(Counted(decoder), Counted(scalar) if energy else None, 3, settings.sigma)
+    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8))
+    return DAMC(model, q, settings)
+
+
+def seeded(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def changed(before: list[Tensor], module: nn.Module) -> bool:
+    return any(not a.equal(b) for a, b in zip(before, module.parameters(), strict=True))
+
+
+def test_no_forward_pass_is_wasted() -> None:
+    learner = make(replace(QUICK, p_uncond=0.5))
+    learner.step(X, INDEX, seeded())
+    model, q = learner.model, learner.amortizer
+    assert model.decoder.rows == [6] * (3 + 1)  # T moves and one update
+    # T' moves on twice the batch, T moves of the posterior, then positives and negatives once.
+    assert model.prior.energy.rows == [12] * 4 + [6] * 3 + [6, 12]  # type: ignore[union-attr]
+    assert q.encoder.rows == [3, 3]  # type: ignore[union-attr]
+    assert learner.target.encoder.rows == [6]  # type: ignore[union-attr]
+
+
+def test_one_iteration_updates_every_network_and_moves_the_copy() -> None:
+    learner = make()
+    parts = (learner.model.decoder, learner.model.prior, learner.amortizer, learner.target)
+    before = [weights(part) for part in parts]
+    metrics = learner.check(learner.step(X, INDEX, seeded()))
+    assert all(changed(old, part) for old, part in zip(before, parts, strict=True))
+    assert learner.iteration == 1
+    assert {"mse", "energy_difference", "amortizer_loss", "displacement"} <= set(metrics)
+    for old, slow, fast in zip(
+        before[3], learner.target.parameters(), learner.amortizer.parameters(), strict=True
+    ):
+        torch.testing.assert_close(slow.detach(), (old + fast.detach()) / 2)
+
+
+def test_the_copy_waits_for_its_turn() -> None:
+    learner = make(replace(QUICK, ema_every=2))
+    before = weights(learner.target)
+    learner.step(X, INDEX, seeded())
+    assert not changed(before, learner.target)
+    learner.step(X, INDEX, seeded())
+    assert changed(before, learner.target)
+
+
+def test_the_energy_falls_on_positives_and_rises_on_negatives() -> None:
+    learner = make(replace(QUICK, energy_rate=1e-2))
+    energy = learner.model.prior.energy
+    assert energy is not None
+    for k in range(3):
+        metrics = learner.step(X, INDEX, seeded(k))
+        positive, negative = energy.seen[-2:]  # type: ignore[union-attr, index]
+        with torch.no_grad():
+            after = energy(positive).mean() - energy(negative).mean()
+        assert float(after) < float(metrics["energy_difference"])
+
+
+def test_without_an_energy_it_is_damc_with_a_gaussian_prior() -> None:
+    learner = make(energy=False)
+    metrics = learner.step(X, INDEX, seeded())
+    assert "energy_difference" not in metrics and set(learner.optimizers) == {
+        "decoder",
+        "amortizer",
+    }
+
+
+def test_an_energy_of_zero_gives_the_gaussian_prior_bit_for_bit() -> None:
+    class Zero(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.Parameter(torch.zeros(()))
+
+        def forward(self, z: Tensor) -> Tensor:
+            return z.sum(1) * 0 + self.unused * 0
+
+    ends = []
+    for energy in (None, Zero()):
+        learner = make(energy=False)
+        model = LatentModel(learner.model.decoder, energy, 3, QUICK.sigma)
+        learner = DAMC(model, learner.amortizer, QUICK)
+        for _ in range(2):
+            learner.step(X, INDEX, seeded())
+        ends.append(weights(learner.amortizer))
+    assert all(a.equal(b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prior_starts": "unconditional"},
+        {"noise_negatives": False},
+        {"energy_penalty": 1.0},
+        {"prior_step_size": 0.1},
+        {"p_uncond": 0.0},
+        {"unconditional": "both"},
+        {"start_solver": "multistep"},
+        {"updates": 1},
+        {"decay": "cosine", "horizon": 1},
+        {"beta1": 0.9},
+        {"amortizer_weight_decay": 0.5},
+        {"clip": 1e-3},
+        {"ema_rate": 0.9},
+        {"sigma": 0.1},
+    ],
+)
+def test_no_option_does_nothing(change: dict[str, Any]) -> None:
+    def end(settings: Settings) -> dict[str, Tensor]:
+        learner = make(settings)
+        for _ in range(3):
+            learner.step(X, INDEX, seeded())
+        return learner.state_dict()
+
+    usual, other = end(QUICK), end(replace(QUICK, **change))
+    assert any(not usual[name].equal(other[name]) for name in usual)
+
+
+def test_the_penalty_keeps_the_energy_from_drifting() -> None:
+    means = []
+    for penalty in (0.0, 10.0):
+        learner = make(replace(QUICK, energy_penalty=penalty, energy_rate=1e-2))
+        for k in range(150):
+            metrics = learner.step(X, INDEX, seeded(k))
+        means.append(abs(float(metrics["energy_positive"])))
+    assert means[1] < 3 and means[0] > 100
+
+
+def test_stopping_and_resuming_is_going_on() -> None:
+    straight, first = make(), make()
+    for k in range(4):
+        straight.step(X, INDEX, seeded(k))
+    for k in range(2):
+        first.step(X, INDEX, seeded(k))
+    second = make()
+    second.load_state_dict(first.state_dict())
+    second.load_resume_state(first.resume_state())
+    for k in range(2, 4):
+        second.step(X, INDEX, seeded(k))
+    for name, tensor in straight.state_dict().items():
+        assert tensor.equal(second.state_dict()[name]), name
+
+
+def test_what_a_trained_learner_gives() -> None:
+    learner = make()
+    for source in ("amortizer", "energy", "gaussian"):
+        assert learner.sample(5, source=source, generator=seeded()).shape == (5, 1, 4, 4)
+    assert learner.infer(X, generator=seeded()).shape == (6, 3)
+    assert learner.reconstruct(X, generator=seeded()).shape == X.shape
+    raw = learner.infer(X, steps=0, generator=seeded())
+    assert raw.equal(learner.amortizer.sample(x=X, generator=seeded()))
+    climbed = learner.infer(X, steps=30, generator=seeded())
+    better = learner.model.log_joint(climbed, X) > learner.model.log_joint(raw, X)
+    assert bool(better.all())
+    score = learner.anomaly_score(X, generator=seeded())
+    z = learner.infer(X, generator=seeded())
+    torch.testing.assert_close(
+        score,
+        (X - learner.model.decoder(z)).square().sum((1, 2, 3)) / (2 * 0.5**2)
+        + learner.model.prior.energy(z)  # type: ignore[misc]
+        + z.square().sum(1) / 2,
+    )
+
+
+def test_metrics_that_blow_up_are_named() -> None:
+    learner = make()
+    with pytest.raises(Diverged, match="mse is nan at iteration 0"):
+        learner.check({"loss": torch.tensor(1.0), "mse": torch.tensor(float("nan"))})
+
+
+def test_rates_fall_as_they_say() -> None:
+    paper = Rate(2e-4)
+    assert paper.at(999) == 2e-4 and paper.at(1000) == pytest.approx(1.98e-4)
+    assert paper.at(10**7) == 1e-5
+    cosine = Rate(1e-3, "cosine", horizon=100, floor=0.0)
+    assert [round(cosine.at(k), 9) for k in (0, 50, 100, 500)] == [1e-3, 5e-4, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"updates": 0}, "updates must be at least 1"),
+        ({"decoder_rate": -1.0}, "decoder_rate must be positive"),
+        ({"decay": "linear"}, "decay must be"),
+        ({"prior_starts": "data"}, "prior_starts must be"),
+        ({"p_uncond": 1.5}, "p_uncond lies in"),
+        ({"unconditional": "none"}, "unconditional must be"),
+    ],
+)
+def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        replace(QUICK, **change)
+
+
+def test_the_registry_knows_it() -> None:
+    assert LEARNERS["damc"] is DAMC and count(make().model.decoder.parameters()) == 64
+
+
+def test_the_energy_is_drawn_from_with_a_step_of_its_own_if_asked() -> None:
+    """On N(0, I) an unadjusted chain with step s has the variance 1 / (1 - s^2 / 4)."""
+    for step, variance in ((None, 1 / (1 - 0.04)), (1.6, 1 / (1 - 0.64))):
+        learner = DAMC.from_preset("digits-small", prior_step_size=0.4, langevin_step_size=step)
+        assert learner.model.prior.energy is not None
+        for weight in learner.model.prior.energy.parameters():
+            weight.data.zero_()
+        generator = torch.Generator().manual_seed(0)
+        z = learner.sample_latent(2000, "energy", generator=generator)
+        assert float(z.var()) == pytest.approx(variance, rel=0.03)
+    with pytest.raises(BadInput, match="langevin_step_size must be positive"):
+        DAMC.from_preset("digits-small", langevin_step_size=0.0)
+
+
+def test_the_decoder_may_learn_longer_from_the_same_samples() -> None:
+    def fresh(updates: int) -> DAMC:
+        torch.manual_seed(0)
+        return DAMC.from_preset("digits-small", decoder_updates=updates)
+
+    generator = torch.Generator().manual_seed(0)
+    once, thrice = fresh(1), fresh(3)
+    x = torch.rand(8, 1, 8, 8, generator=generator)
+    z_pos, z_neg = torch.randn(2, 8, once.model.latent, generator=generator)
+    first, metrics = (learner.update_theta(x, z_pos, z_neg) for learner in (once, thrice))
+    assert torch.equal(metrics["mse"], first["mse"])  # that of the samples, before any update
+    for _ in range(2):
+        once.update("decoder", once.model.squared_error(x, z_pos).mean())
+    for one, other in zip(once.parameters(), thrice.parameters(), strict=True):
+        assert torch.equal(one, other)  # the energy learned once in both

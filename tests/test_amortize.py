@@ -1,0 +1,303 @@
+"""The amortizer's special cases, its files, and that distilling does what the paper says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from damc import EMA, MALA, Amortizer, BadInput, Diverged, Langevin, distill
+from tests.reference import sampling as plain
+
+SMALL = {"widths": (32, 64, 64), "embedding": 16}
+
+
+def make(context: int | nn.Module | None = None, **options: object) -> Amortizer:
+    torch.manual_seed(0)
+    return Amortizer(2, context, **{**SMALL, **options})  # type: ignore[arg-type]
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.mark.parametrize("null", ["token", "noise"])
+@pytest.mark.parametrize("solver", ["ancestral", "ddim", "heun", "multistep"])
+def test_every_sampler_gives_every_shape(null: str, solver: str) -> None:
+    q = make(3, null=null, solver=solver, steps=4)
+    x = torch.randn(5, 3)
+    assert q.sample(7).shape == (7, 2)
+    assert q.sample(x=x).shape == (5, 2)
+    assert q.sample(4, x=x).shape == (4, 5, 2)
+    assert q.sample(1).shape == (1, 2)
+    assert not q.sample(x=x, guidance=0.5).requires_grad
+
+
+@pytest.mark.parametrize("n", [5, 400])  # few points, and enough for weights of their own
+def test_many_samples_of_each_x_are_those_of_repeated_x(n: int) -> None:
+    q, x = make(3, steps=3, solver="ddim"), torch.tensor([[0.0, 0, 0], [5, 5, 5]])
+    many = q.sample(n, x=x, generator=seeded())
+    torch.testing.assert_close(
+        many.flatten(0, 1), q.sample(x=x.repeat(n, 1), generator=seeded()), atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("n", [5, 400])
+def test_samples_without_x_are_the_plain_transcription_of_the_null_condition(n: int) -> None:
+    q = make(3, steps=3).double()
+    slow = plain.sample(q, q.null.expand(n, -1), 3, seeded())
+    torch.testing.assert_close(q.sample(n, generator=seeded()), slow)
+
+
+def test_guidance_zero_is_the_conditional_model_and_minus_one_the_null_one() -> None:
+    q, x = make(3, steps=5), torch.randn(4, 3)
+    conditional = q.sample(x=x, generator=seeded())
+    assert q.sample(x=x, guidance=0.0, generator=seeded()).equal(conditional)
+    null = q.sample(4, generator=seeded())
+    torch.testing.assert_close(q.sample(x=x, guidance=-1.0, generator=seeded()), null)
+    assert not q.sample(x=x, guidance=1.0, generator=seeded()).allclose(conditional)
+
+
+def test_guidance_extrapolates_the_two_predictions() -> None:
+    q, x = make(3, steps=1), torch.randn(4, 3)
+    parts = [q.sample(x=x, guidance=w, generator=seeded()) for w in (0.0, -1.0, 2.0)]
+    torch.testing.assert_close(parts[2], 3 * parts[0] - 2 * parts[1])
+
+
+def test_all_unconditional_ignores_x_and_none_unconditional_the_token() -> None:
+    q, z, x = make(3), torch.randn(6, 2), torch.randn(6, 3)
+    draws = {"u": torch.rand(6), "eps": torch.randn(6, 2)}
+    assert q.loss(z, x, p_uncond=1.0, **draws).equal(q.loss(z, **draws))
+    before = q.loss(z, x, p_uncond=0.0, **draws)
+    with torch.no_grad():
+        q.null.add_(1)  # type: ignore[operator]
+    assert q.loss(z, x, p_uncond=0.0, **draws).equal(before)
+    assert not q.loss(z, x, p_uncond=1.0, **draws).equal(before)
+
+
+def test_a_share_of_the_batch_is_nullified_and_never_encoded() -> None:
+    seen = []
+
+    class Encoder(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    q = make(Encoder(3, 16))
+    z, x = torch.randn(50, 2), torch.randn(50, 3)
+    draws = {"u": torch.rand(50), "eps": torch.randn(50, 2)}
+    q.loss(z, x, p_uncond=0.2, **draws)
+    assert seen == [40]
+    keep = torch.tensor([3, 1, 7])
+    mixed = q.loss(z, x, keep=keep, p_uncond=0.5, **draws)
+    rest = torch.tensor([i for i in range(50) if i not in keep])
+    parts = [
+        q.loss(z[where], x[where], p_uncond=p, u=draws["u"][where], eps=draws["eps"][where])
+        for where, p in ((keep, 0.0), (rest, 1.0))
+    ]
+    torch.testing.assert_close(mixed, (3 * parts[0] + 47 * parts[1]) / 50)
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(4, 2), (300, 1), (300, 2)])
+def test_sampling_with_cached_shares_is_the_plain_transcription(
+    rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # decides how weights are laid
+    q, x = make(3, steps=7).double(), torch.randn(rows, 3, dtype=torch.float64)
+    slow = plain.sample(q, q.embed(x), 7, seeded())
+    torch.testing.assert_close(q.sample(x=x, generator=seeded()), slow)
+
+
+def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
+    layer = nn.Linear(2, 2)
+    slow, same = EMA(layer, 0.25), EMA(layer, 1.0)
+    start = layer.weight.detach().clone()
+    with torch.no_grad():
+        layer.weight.add_(1)
+    slow.update()
+    same.update()
+    torch.testing.assert_close(slow.module.weight, start + 0.25)
+    torch.testing.assert_close(same.module.weight, layer.weight.detach())
+    assert not slow.module.weight.requires_grad
+
+
+def gaussian_kl(z: Tensor, mean: Tensor, sd: float) -> float:
+    """KL(q || N(mean, sd^2 I)) with q taken as the Gaussian of its sample's moments."""
+    cov, shift = torch.cov(z.T.double()), (z.mean(0) - mean).double()
+    d = len(mean)
+    trace = cov.trace() / sd**2
+    return float(
+        (
+            trace
+            + shift.square().sum() / sd**2
+            - d
+            - torch.logdet(cov)
+            + 2 * d * torch.tensor(sd).log()
+        )
+        / 2
+    )
+
+
+def test_the_divergence_falls_round_by_round_and_not_without_moves() -> None:
+    """The paper's appendix A: KL(q_k || pi) never rises; q here is fitted well in each round."""
+    mean, sd = torch.tensor([1.5, -1.0]), 0.6
+    few = {"solver": "multistep", "steps": 12}
+
+    def target(z: Tensor) -> Tensor:
+        return -(z - mean).square().sum(1) / (2 * sd**2)
+
+    def rounds(steps: int) -> list[float]:
+        q = make(widths=(64, 64, 64))
+        generator = torch.Generator().manual_seed(0)
+        values = []
+        for k in range(4):  # the first round teaches q its start, N(0, I)
+            distill(
+                q, target, Langevin(0.2), steps=steps if k else 0, warm=k > 0, iterations=1,
+                batch=1000, updates=80 if k == 0 else 50, ema=1.0, learning_rate=2e-3,
+                sampling=few, generator=generator, progress=False,
+            )  # fmt: skip
+            values.append(gaussian_kl(q.sample(4000, **few, generator=seeded()), mean, sd))
+        return values
+
+    moving, still = rounds(6), rounds(0)
+    assert all(after < before - 0.3 for before, after in itertools.pairwise(moving))
+    assert min(still) > moving[1]
+
+
+def test_distil_learns_a_conditional_gaussian(generator: torch.Generator) -> None:
+    """q(z | x) for z | x ~ N(x, 0.5^2): the mean follows x, the spread is the target's."""
+
+    def target(z: Tensor, x: Tensor) -> Tensor:
+        return -(z - x).square().sum(1) / (2 * 0.5**2)
+
+    q = make(2, widths=(64, 64, 64), embedding=32)
+    history = distill(
+        q, target, Langevin(0.25, 10), iterations=60, batch=256, updates=6, ema=0.5,
+        contexts=torch.randn(2000, 2, generator=generator), learning_rate=3e-3,
+        sampling={"solver": "multistep", "steps": 8}, generator=generator, progress=False,
+    )  # fmt: skip
+    x = torch.tensor([[1.0, -1.0], [-0.5, 0.5]])
+    z = q.sample(2000, x=x, steps=50, generator=generator)
+    assert (z.mean(0) - x).abs().max() < 0.2
+    assert (z.std(0) - 0.5).abs().max() < 0.15
+    assert len(history.loss) == 60 and history.gradient_calls == 60 * 256 * 10
+    assert history.displacement[-1] > 0 and history.acceptance[-1] == 1
+
+
+def test_distil_takes_any_iterable_of_contexts_and_adapts_mala(generator: torch.Generator) -> None:
+    q = make(2)
+    seen = []
+    kernel = MALA(0.01, 5, target_acceptance=0.574)
+    history = distill(
+        q,
+        lambda z, x: -(z - x).square().sum(1),
+        kernel,
+        contexts=[torch.zeros(20, 2), torch.ones(30, 2)],
+        iterations=5,
+        updates=1,
+        sampling={"steps": 2},
+        generator=generator,
+        progress=False,
+        callback=lambda k, copy: seen.append((k, copy is q)),
+    )
+    assert history.gradient_calls == 6 * (20 + 30 + 20 + 30 + 20)
+    assert seen == [(k, False) for k in range(5)]
+    assert history.acceptance[-1] < history.acceptance[0]  # the step size went on growing
+
+
+def test_distil_repeats_bit_for_bit() -> None:
+    ends = []
+    for _ in range(2):
+        q = make()
+        distill(
+            q, lambda z: -z.square().sum(1), Langevin(0.1, 2), iterations=2, batch=8,
+            sampling={"steps": 2}, generator=seeded(), progress=False,
+        )  # fmt: skip
+        ends.append(q.sample(4, steps=3, generator=seeded()))
+    assert ends[0].equal(ends[1])
+
+
+@pytest.mark.parametrize("context", [None, 3])
+def test_saved_and_loaded_it_is_the_same(tmp_path: Path, context: int | None) -> None:
+    q = make(context, gamma=0.5, guidance=0.3, null="noise")
+    q.save(tmp_path / "deep" / "q")
+    again = Amortizer.load(tmp_path / "deep" / "q")
+    assert again.config == q.config
+    x = None if context is None else torch.ones(4, context)
+    n = 4 if context is None else None
+    assert again.sample(n, x, steps=3, generator=seeded()).equal(
+        q.sample(n, x, steps=3, generator=seeded())
+    )
+    assert json.loads((tmp_path / "deep" / "q.json").read_text())["dim"] == 2
+
+
+def test_an_encoder_of_your_own_is_given_again_at_loading(tmp_path: Path) -> None:
+    q = make(nn.Linear(3, 16))
+    q.save(tmp_path / "q")
+    again = Amortizer.load(tmp_path / "q", context=nn.Linear(3, 16))
+    x = torch.ones(2, 3)
+    assert again.embed(x).equal(q.embed(x))
+
+
+def test_damaged_files_are_one_clear_sentence(tmp_path: Path) -> None:
+    q = make()
+    q.save(tmp_path / "q")
+    weights = tmp_path / "q.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    for path in (tmp_path / "q", tmp_path / "absent"):
+        with pytest.raises(BadInput, match="no amortizer could be read from"):
+            Amortizer.load(path)
+
+
+Q = make(3)
+
+
+@pytest.mark.parametrize(
+    ("make_error", "words"),
+    [
+        (lambda: Q.sample(), "positive number of samples"),
+        (lambda: Q.sample(0), "positive number of samples"),
+        (lambda: Q.sample(3, steps=0), "at least 1 step"),
+        (lambda: make().sample(x=torch.ones(2, 3)), "has no context"),
+        (lambda: Q.loss(torch.ones(4, 3), torch.ones(4, 3)), r"shape \(B, 2\)"),
+        (lambda: Q.loss(torch.ones(4, 2), torch.ones(5, 3)), "5 contexts for 4 points"),
+        (lambda: Q.loss(torch.ones(4, 2), torch.ones(4, 3), p_uncond=2), "p_uncond must lie"),
+        (lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)), "encoder gave shape"),
+        (lambda: make(null="zero"), "null must be"),
+        (lambda: EMA(Q, 0.0), "rate of an EMA"),
+        (lambda: distill(Q, lambda z: z, Langevin(), iterations=0), "at least 1"),
+        (lambda: distill(Q, lambda z: z, Langevin(), iterations=1), "has a context"),
+        (lambda: distill(make(), lambda z: z, Langevin(), iterations=1, fresh=2.0), "fresh must"),
+        (
+            lambda: distill(
+                Q, lambda z, x: -z.sum(1), Langevin(), iterations=2, contexts=[], progress=False
+            ),
+            "the contexts ended",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(make_error: object, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make_error()  # type: ignore[operator]
+
+
+def test_a_log_density_that_blows_up_is_named() -> None:
+    with pytest.raises(Diverged, match="log-density"):
+        distill(
+            make(), lambda z: (z[:, 0] - 99).log(), Langevin(0.1, 3), iterations=1, progress=False
+        )
+
+
+def test_names_with_dots_are_kept_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one, other = Amortizer(2), Amortizer(2)
+    one.save(tmp_path / "q-0.1")
+    other.save(tmp_path / "q-0.5")
+    for name, saved in (("q-0.1", one), ("q-0.5.safetensors", other)):
+        found = Amortizer.load(tmp_path / name)
+        assert torch.equal(found.denoiser.fourier, saved.denoiser.fourier)
+    assert {p.name for p in tmp_path.glob("*.json")} == {"q-0.1.json", "q-0.5.json"}
