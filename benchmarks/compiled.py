@@ -13,7 +13,7 @@ import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
 from damc import DAMC, Amortizer
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 
 
 def rows(rounds: int = 9) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def _drawing() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def _updating() -> tuple[Callable[[], Any], Callable[[], Any]]:
-    x = torch.rand(128, *find("mnist-small").networks.shape) * 2 - 1
+    x = torch.rand(128, *find_preset("mnist-small").networks.shape) * 2 - 1
 
     def updates(compile_it: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
@@ -68,7 +68,7 @@ def _updating() -> tuple[Callable[[], Any], Callable[[], Any]]:
         if compile_it:
             net: Any = learner.amortizer.denoiser
             net.forward = torch.compile(net.forward)
-        z = torch.randn(128, learner.model.latent)
+        z = torch.randn(128, learner.model.latent_dim)
         return lambda: learner.update_phi(x, z, 6, torch.Generator().manual_seed(0))
 
     return updates(False), updates(True)

@@ -21,7 +21,9 @@ def rows(rounds: int = 7) -> list[dict[str, Any]]:
     table = [
         _grows("posterior chain, moves", (10, 20, 40, 80), lambda n: _chain(moves=n), rounds),
         _grows("posterior chain, batch", (64, 128, 256, 512), lambda n: _chain(batch=n), rounds),
-        _grows("posterior chain, latent", (16, 64, 128, 256), lambda n: _chain(latent=n), rounds),
+        _grows(
+            "posterior chain, latent", (16, 64, 128, 256), lambda n: _chain(latent_dim=n), rounds
+        ),
         _grows("sampling, steps", (10, 20, 40, 80), lambda n: _draw(steps=n), rounds),
         _grows("sampling, batch", (64, 128, 256, 512), lambda n: _draw(batch=n), rounds),
     ]
@@ -98,11 +100,11 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _chain(latent: int = 64, batch: int = 128, moves: int = 20) -> Callable[[], Any]:
+def _chain(latent_dim: int = 64, batch: int = 128, moves: int = 20) -> Callable[[], Any]:
     torch.manual_seed(0)
-    decoder = mlp_decoder(latent, (1, 28, 28), (256, 256))
-    model = LatentModel(decoder, mlp_energy(latent), latent, sigma=0.3)
-    x, z = torch.rand(batch, 1, 28, 28), torch.randn(batch, latent)
+    decoder = mlp_decoder(latent_dim, (1, 28, 28), (256, 256))
+    model = LatentModel(decoder, mlp_energy(latent_dim), latent_dim, sigma=0.3)
+    x, z = torch.rand(batch, 1, 28, 28), torch.randn(batch, latent_dim)
     kernel = Langevin(0.1, moves)
     return lambda: kernel.run(z, model.posterior(x), torch.Generator().manual_seed(0))
 

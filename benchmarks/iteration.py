@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.timing import compared
 from damc import DAMC
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from tests.reference.learning import PlainDAMC
 
 CASES = {
@@ -52,7 +52,7 @@ def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> li
 
 def _groups(name: str, batch: int) -> dict[str, dict[str, Callable[[], Any]]]:
     torch.manual_seed(0)
-    preset = find(name)
+    preset = find_preset(name)
     x, index = torch.rand(batch, *preset.networks.shape) * 2 - 1, torch.arange(batch)
     generator = torch.Generator().manual_seed(0)
 

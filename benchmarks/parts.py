@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.timing import compared, count_flops
 from damc import DAMC
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from tests.reference.learning import PlainDAMC
 
 CASES = {
@@ -34,7 +34,7 @@ def rows(names: tuple[str, ...] = tuple(CASES)) -> list[dict[str, Any]]:
 def chains(name: str, batch: int, rounds: int, moves: int) -> list[dict[str, Any]]:
     """The posterior chain."""
     learner, plainly, x = _learners(name, batch, posterior_steps=moves)
-    z = torch.randn(batch, learner.model.latent)
+    z = torch.randn(batch, learner.model.latent_dim)
     posterior = learner.model.posterior(x)
 
     def fast() -> Any:
@@ -47,7 +47,7 @@ def chains(name: str, batch: int, rounds: int, moves: int) -> list[dict[str, Any
 def updates(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
     """The M updates of the amortizer."""
     learner, plainly, x = _learners(name, batch)
-    z = torch.randn(batch, learner.model.latent)
+    z = torch.randn(batch, learner.model.latent_dim)
     count = learner.settings.updates
     things = {
         "plain transcription": lambda: plainly.learn_amortizer(z, x, _seeded()),
@@ -64,7 +64,7 @@ def _measured(what: str, things: dict[str, Callable[[], Any]], rounds: int) -> l
 def _learners(name: str, batch: int, **changes: Any) -> tuple[DAMC, PlainDAMC, torch.Tensor]:
     torch.manual_seed(0)
     learner = DAMC.from_preset(name, encoder_updates=None, **changes)
-    return learner, PlainDAMC(learner), torch.rand(batch, *find(name).networks.shape) * 2 - 1
+    return learner, PlainDAMC(learner), torch.rand(batch, *find_preset(name).networks.shape) * 2 - 1
 
 
 def _seeded() -> torch.Generator:

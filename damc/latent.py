@@ -79,19 +79,19 @@ class LatentModel(nn.Module):
     Args:
         decoder: g, any module from z ``(B, d)`` to x ``(B, ...)``.
         energy: E, any module from z ``(B, d)`` to ``(B,)``; None leaves the Gaussian prior.
-        latent: d.
+        latent_dim: d.
         sigma: standard deviation of the likelihood, the same for every pixel.
     """
 
     def __init__(
-        self, decoder: nn.Module, energy: nn.Module | None, latent: int, sigma: float
+        self, decoder: nn.Module, energy: nn.Module | None, latent_dim: int, sigma: float
     ) -> None:
         super().__init__()
-        if latent < 1 or not sigma > 0:
-            raise BadInput(f"latent and sigma must be positive, got {latent} and {sigma}")
+        if latent_dim < 1 or not sigma > 0:
+            raise BadInput(f"latent_dim and sigma must be positive, got {latent_dim} and {sigma}")
         self.decoder = decoder
         self.prior = EnergyPrior(energy)
-        self.latent = latent
+        self.latent_dim = latent_dim
         self.sigma = sigma
 
     def squared_error(self, x: Tensor, z: Tensor) -> Tensor:

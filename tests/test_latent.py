@@ -85,7 +85,7 @@ def test_images_are_summed_over_all_pixels() -> None:
     assert model.squared_error(x, z).tolist() == pytest.approx([12 * 0.25] * 2)
 
 
-@pytest.mark.parametrize(("latent", "sigma"), [(0, 1.0), (2, 0.0), (2, math.nan)])
-def test_bad_input_is_one_clear_sentence(latent: int, sigma: float) -> None:
-    with pytest.raises(BadInput, match="latent and sigma must be positive"):
-        LatentModel(nn.Identity(), None, latent, sigma)
+@pytest.mark.parametrize(("latent_dim", "sigma"), [(0, 1.0), (2, 0.0), (2, math.nan)])
+def test_bad_input_is_one_clear_sentence(latent_dim: int, sigma: float) -> None:
+    with pytest.raises(BadInput, match="latent_dim and sigma must be positive"):
+        LatentModel(nn.Identity(), None, latent_dim, sigma)

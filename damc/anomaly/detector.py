@@ -41,7 +41,7 @@ from damc.data import Images
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput, Diverged
 from damc.learn import LEARNERS, Learner
-from damc.learn.presets import Preset, find
+from damc.learn.presets import Preset, find_preset
 from damc.train.run import Run
 
 Array = NDArray[Any]
@@ -404,7 +404,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         elif self.preset is None:
             preset = preset_for_images(scaling.shape)
         else:
-            preset = find(self.preset)
+            preset = find_preset(self.preset)
             if preset.networks.shape != scaling.shape:
                 raise BadInput(
                     f"the preset {self.preset!r} wants {kind_of(preset.networks.shape)}, "

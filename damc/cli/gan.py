@@ -114,7 +114,7 @@ class TrainGAN:
         sizes = Sizes(
             shape,
             self.size,
-            latent=self.style,
+            latent_dim=self.style,
             style=self.style,
             base=self.width * self.size,
             widest=self.widest,

@@ -27,7 +27,7 @@ class Presets:
         from damc.learn.presets import PRESETS
 
         rows = [_sizes(preset) for preset in PRESETS.values()]
-        head = ["preset", "data", "image", "latent", "decoder", "energy", "denoiser", "encoder"]
+        head = ["preset", "data", "image", "latent_dim", "decoder", "energy", "denoiser", "encoder"]
         say(table([[row[key] for key in head] for row in rows], head))
         say()
         say(table([[row["preset"], row["about"], row["cost"]] for row in rows]))
@@ -108,7 +108,7 @@ def _sizes(preset: Preset) -> dict[str, Any]:
         "about": preset.about,
         "data": preset.data,
         "image": "x".join(map(str, networks.shape)),
-        "latent": networks.latent,
+        "latent_dim": networks.latent_dim,
         "decoder": count(decoder.parameters()),
         "energy": None if energy is None else count(energy.parameters()),
         "denoiser": count(amortizer.denoiser.parameters()),

@@ -245,10 +245,10 @@ class Cost:
 
     def run(self) -> None:
         """Measures, prints one table and writes it as ``results.json``."""
-        from damc.learn.presets import find
+        from damc.learn.presets import find_preset
         from damc.tasks.cost import cost, machine
 
-        preset = find(self.preset)
+        preset = find_preset(self.preset)
         found = cost(
             preset,
             batch=self.batch,

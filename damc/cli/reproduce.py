@@ -77,15 +77,15 @@ class Reproduce:
 
     def run(self) -> None:
         """Makes the table, prints it and names the files."""
-        from damc.paper import TABLES, find
+        from damc.paper import TABLES, find_table
         from damc.paper.show import show
         from damc.paper.table import Options
         from damc.paper.work import run_cells
 
         if self.table == "list":
-            say(table([[name, find(name).about] for name in TABLES]))
+            say(table([[name, find_table(name).about] for name in TABLES]))
             return
-        chosen = find(self.table)
+        chosen = find_table(self.table)
         out = self.out or Path("results") / self.table
         options = Options(
             self.scale,

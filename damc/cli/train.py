@@ -87,11 +87,11 @@ class Train:
         """Trains, then prints a table of how it went."""
         from damc.errors import BadInput
         from damc.learn import find_method
-        from damc.learn.presets import find
+        from damc.learn.presets import find_preset
         from damc.tasks.training import Training, parse_settings
         from damc.train.origin import Origin
 
-        preset = find(self.preset)
+        preset = find_preset(self.preset)
         texts = [text for group in self.settings for text in group]
         changes = parse_settings(texts, find_method(self.method).settings_type)
         _use_threads(self.threads)

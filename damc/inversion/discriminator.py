@@ -1,4 +1,4 @@
-"""The judge of a style-based decoder: images to one number, higher where they look real.
+"""The critic of a style-based decoder: images to one number, higher where they look real.
 
 The residual form of Karras et al. 2020, "Analyzing and Improving the Image Quality of StyleGAN",
 with equalized weights like the decoder's, and a statistic of the batch near the end (Karras et al.
@@ -32,8 +32,8 @@ class Discriminator(nn.Module):
         widest: the largest number of channels.
         group: how many images of a batch are compared with each other (`batch_spread`).
 
-    >>> judge = Discriminator(16, channels=1, base=128, widest=16)
-    >>> judge(torch.zeros(4, 1, 16, 16)).shape
+    >>> critic = Discriminator(16, channels=1, base=128, widest=16)
+    >>> critic(torch.zeros(4, 1, 16, 16)).shape
     torch.Size([4])
     """
 

@@ -36,7 +36,7 @@ class Sizes:
 
     shape: tuple[int, int, int]  # of the data, (C, H, W)
     resolution: int = 32
-    latent: int = 32  # d, size of z
+    latent_dim: int = 32  # d, size of z
     style: int = 32  # size of the code of one layer
     base: int = 512
     widest: int = 64
@@ -56,7 +56,7 @@ class Sizes:
         return StyleDecoder(
             self.resolution,
             self.shape[0],
-            latent=self.latent,
+            latent_dim=self.latent_dim,
             style=self.style,
             base=self.base,
             widest=self.widest,
@@ -166,15 +166,15 @@ class GAN(Learner):
 
         the penalty only every `r1_every` iterations, and then that many times as heavy.
         """
-        s, judge = self.settings, self.discriminator
+        s, critic = self.settings, self.discriminator
         x = self.pad(x).detach()
         w = self.learned.codes(self._noise(len(x), generator), truncate=False)
         fake = self.learned.synthesis(w, fresh_noise=True, generator=generator)
 
         # The discriminator: real images up, the decoder's down.
         penalized = s.r1 > 0 and self.iteration % s.r1_every == 0
-        real_logits = judge(x.requires_grad_(penalized))
-        fake_logits = judge(fake.detach())
+        real_logits = critic(x.requires_grad_(penalized))
+        fake_logits = critic(fake.detach())
         loss = F.softplus(fake_logits).mean() + F.softplus(-real_logits).mean()
         metrics = {
             "discriminator_loss": loss.detach(),
@@ -189,7 +189,7 @@ class GAN(Learner):
         metrics["discriminator_gradient"] = self.update("discriminator", loss)
 
         # The decoder: the same images up, past the new discriminator.
-        loss = F.softplus(-judge(fake)).mean()
+        loss = F.softplus(-critic(fake)).mean()
         metrics["decoder_loss"] = loss.detach()
         metrics["decoder_gradient"] = self.update("decoder", loss)
         metrics["r1"] = self.r1.clone()
@@ -268,7 +268,7 @@ class GAN(Learner):
     def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
         like = self.r1
         return torch.randn(
-            n, self.sizes.latent, generator=generator, dtype=like.dtype, device=like.device
+            n, self.sizes.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
 
     def _learn(self, name: str, module: nn.Module, rate: float) -> None:

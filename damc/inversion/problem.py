@@ -61,7 +61,7 @@ class StyleCodes(nn.Module):
         """Codes of random latent points, not truncated, ``(n, layers * style)``."""
         weight = self.decoder.truncation.w_avg
         place = weight.device if generator is None else generator.device
-        z = torch.randn(n, self.decoder.mapping.latent, generator=generator, device=place)
+        z = torch.randn(n, self.decoder.mapping.latent_dim, generator=generator, device=place)
         return self.decoder.codes(z.to(weight), truncate=False).flatten(1)
 
 

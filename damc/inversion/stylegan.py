@@ -51,7 +51,7 @@ class StyleDecoder(nn.Module):
         resolution: height and width of the images, a power of two from 8 to 1024. There are two
             style layers for each of the sizes 4, 8, ..., resolution, so 14 at 256.
         channels: channels of the images.
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         style: size of the code of one layer.
         base: width of the maps: at size s they have `min(base // s, widest)` channels.
         widest: the largest number of channels.
@@ -60,7 +60,7 @@ class StyleDecoder(nn.Module):
         truncation: how far from the average code, of 1, the first layers go.
         truncated_layers: how many layers that concerns.
 
-    >>> decoder = StyleDecoder(16, latent=8, style=8, base=128, widest=16, mapping_layers=2)
+    >>> decoder = StyleDecoder(16, latent_dim=8, style=8, base=128, widest=16, mapping_layers=2)
     >>> codes = decoder.codes(torch.zeros(3, 8))
     >>> codes.shape, decoder.synthesis(codes).shape
     (torch.Size([3, 6, 8]), torch.Size([3, 3, 16, 16]))
@@ -71,7 +71,7 @@ class StyleDecoder(nn.Module):
         resolution: int = 256,
         channels: int = 3,
         *,
-        latent: int = 512,
+        latent_dim: int = 512,
         style: int = 512,
         base: int = 16384,
         widest: int = 512,
@@ -84,7 +84,7 @@ class StyleDecoder(nn.Module):
         check_resolution(resolution)
         check_positive(
             channels=channels,
-            latent=latent,
+            latent_dim=latent_dim,
             style=style,
             base=base,
             widest=widest,
@@ -95,7 +95,7 @@ class StyleDecoder(nn.Module):
                 f"base is {base}; at {resolution} pixels it must be {resolution} or more"
             )
         layers = 2 * (resolution.bit_length() - 2)
-        self.mapping = StyleMapping(latent, style, layers, mapping_layers)
+        self.mapping = StyleMapping(latent_dim, style, layers, mapping_layers)
         self.truncation = Truncation(style, layers, truncation, truncated_layers)
         self.synthesis = StyleSynthesis(resolution, channels, style, base, widest, fused_from)
 
@@ -111,20 +111,20 @@ class StyleDecoder(nn.Module):
 
 
 class StyleMapping(nn.Module):
-    """Dense layers from `z: (B, latent)` to codes `(B, layers, style)`, all with LeakyReLU."""
+    """Dense layers from `z: (B, latent_dim)` to codes `(B, layers, style)`, all with LeakyReLU."""
 
-    def __init__(self, latent: int, style: int, layers: int, depth: int) -> None:
+    def __init__(self, latent_dim: int, style: int, layers: int, depth: int) -> None:
         super().__init__()
-        self.latent, self.depth, self.shape = latent, depth, (layers, style)
+        self.latent_dim, self.depth, self.shape = latent_dim, depth, (layers, style)
         for i in range(depth):
-            inputs = latent if i == 0 else style
+            inputs = latent_dim if i == 0 else style
             outputs = layers * style if i == depth - 1 else style
             self.add_module(f"dense{i}", EqualDense(inputs, outputs, multiplier=0.01))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Codes `(B, layers, style)` of latent points `z: (B, latent)`."""
-        if z.ndim != 2 or z.shape[1] != self.latent:
-            raise BadInput(f"z has the shape {tuple(z.shape)}; (B, {self.latent}) is wanted")
+        """Codes `(B, layers, style)` of latent points `z: (B, latent_dim)`."""
+        if z.ndim != 2 or z.shape[1] != self.latent_dim:
+            raise BadInput(f"z has the shape {tuple(z.shape)}; (B, {self.latent_dim}) is wanted")
         w = pixel_norm(z)
         for i in range(self.depth):
             w = F.leaky_relu(self.get_submodule(f"dense{i}")(w), SLOPE)
@@ -282,7 +282,7 @@ def style_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
             (f"{output}.bias", 0),
             ("synthesis.output0.bias", 0),
         ),
-        "latent": size_of(state, 512, ("mapping.dense0.fc.weight", 1)),
+        "latent_dim": size_of(state, 512, ("mapping.dense0.fc.weight", 1)),
         "style": size_of(
             state, 512, ("truncation.w_avg", 0), (modulation[0], 1), (modulation[1], 1)
         ),

@@ -46,4 +46,4 @@ class ABP(ChainLearner):
         self, model: LatentModel, settings: Any = None, networks: Networks | None = None
     ) -> None:
         super().__init__(model, settings, networks)
-        self.posterior_starts = PersistentStarts(model.latent)
+        self.posterior_starts = PersistentStarts(model.latent_dim)

@@ -42,8 +42,8 @@ class Settings(ChainSettings):
     prior_steps: int = 60  # T of the prior chain
     prior_step_size: float = 0.4
     energy_rate: float = 1e-4  # of every ratio, within its stage
-    langevin_steps: int = 100  # prior moves when images are drawn from the energy
-    langevin_step_size: float | None = None  # of those; None: prior_step_size
+    prior_sample_steps: int = 100  # prior moves when images are drawn from the energy
+    prior_sample_step_size: float | None = None  # of those; None: prior_step_size
     stages: int = 4  # ratios: four times the parameters of one energy, as the DAMC paper counts
     horizon: int = 200_000  # iterations of all stages together
     inference_steps: int = 100  # noiseless posterior moves from N(0, I) at test time
@@ -125,13 +125,13 @@ class AdaptiveCE(ChainLearner):
         """A fresh learner with these networks and these settings."""
         ratios = Ratios(
             *(
-                networks.build_energy() or mlp_energy(networks.latent)
+                networks.build_energy() or mlp_energy(networks.latent_dim)
                 for _ in range(settings.stages)
             )
         )
         decoder = networks.build_decoder()
         return cls(
-            LatentModel(decoder, ratios, networks.latent, settings.sigma), settings, networks
+            LatentModel(decoder, ratios, networks.latent_dim, settings.sigma), settings, networks
         )
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:

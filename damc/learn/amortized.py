@@ -104,7 +104,7 @@ class AmortizedLearner(ChainLearner):
             x: images, ``(B, C, H, W)`` in [-1, 1].
             steps: the settings' `test_steps` by default, 40 from N(0, I); 0 leaves the start as it
                 is.
-            noise: False climbs to the posterior's nearest mode (as the authors' evaluation
+            noise: False refines to the posterior's nearest mode (as the authors' evaluation
                 does), True samples.
             source: where to start: "amortizer" by default, if it has learned anything yet, or
                 "gaussian" for N(0, I), which shows what inference would be without it.
@@ -115,14 +115,14 @@ class AmortizedLearner(ChainLearner):
         if source == "amortizer":
             z, moves = self.amortizer.sample(x=x, generator=generator), self.settings.test_steps
         elif source == "gaussian":
-            z, moves = standard_normal(x, self.model.latent, generator), _VANILLA_STEPS
+            z, moves = standard_normal(x, self.model.latent_dim, generator), _VANILLA_STEPS
         else:
             raise BadInput(f"source of inference must be amortizer or gaussian, got {source!r}")
-        return self.climb(x, z, moves if steps is None else steps, noise, generator)
+        return self.refine(x, z, moves if steps is None else steps, noise, generator)
 
     def glimpse(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """g(z) at z ~ q(z | x) after a single posterior move, once there is a q to speak of."""
         if "amortizer" not in self.sources:
             return self.reconstruct(x, generator=generator)
         z = self.amortizer.sample(x=x, generator=generator, **_QUICK)
-        return self.model.decoder(self.climb(x, z, 1, False, generator))  # type: ignore[no-any-return]
+        return self.model.decoder(self.refine(x, z, 1, False, generator))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""BiGAN-sigma: a decoder and its inverse, learned against a judge of pairs; detects anomalies.
+"""BiGAN-sigma: a decoder and its inverse, learned against a critic of pairs; detects anomalies.
 
 Donahue, Krahenbuhl and Darrell, "Adversarial Feature Learning", 2017 (BiGAN); Zenati, Foo, Lecouat,
 Manek and Chandrasekhar, "Efficient GAN-Based Anomaly Detection", 2018 (its two scores).
@@ -32,13 +32,13 @@ SCORES = ("cross-entropy", "features")
 class Settings:
     """Every choice of BiGAN-sigma, the authors' code for MNIST as defaults."""
 
-    score: str = "cross-entropy"  # the judge's part of the anomaly score, or "features"
-    alpha: float = 0.9  # weight of the reconstruction error in the score; 1 - alpha the judge's
-    dropout: float = 0.0  # of the judge; the authors: 0.5
+    score: str = "cross-entropy"  # the critic's part of the anomaly score, or "features"
+    alpha: float = 0.9  # weight of the reconstruction error in the score; 1 - alpha the critic's
+    dropout: float = 0.0  # of the critic; the authors: 0.5
     gradient_penalty: float = 0.015  # gamma for each pixel and channel; the authors: 0
     ema_rate: float = 0.001  # of the copies that are used after training
     ema_every: int = 1
-    decoder_rate: float = 1e-5  # of the judge as well
+    decoder_rate: float = 1e-5  # of the critic as well
     amortizer_rate: float = 1e-5  # of the encoder
     beta1: float = 0.5
     decay: str = "step"
@@ -64,16 +64,16 @@ class BiNetworks(nn.Module):
     Args:
         decoder: g, from z `(B, d)` to images.
         encoder: e, from images to z `(B, d)`.
-        judge: D, from images and latent points to logits; positive means (x, e(x)).
+        critic: D, from images and latent points to logits; positive means (x, e(x)).
     """
 
-    def __init__(self, decoder: nn.Module, encoder: nn.Module, judge: Joint) -> None:
+    def __init__(self, decoder: nn.Module, encoder: nn.Module, critic: Joint) -> None:
         super().__init__()
-        self.decoder, self.encoder, self.judge = decoder, encoder, judge
+        self.decoder, self.encoder, self.critic = decoder, encoder, critic
 
 
 class BiGAN(Learner):
-    """Decoder g and encoder e deceive a judge D, who tells pairs (x, e(x)) from pairs (g(z), z).
+    """Decoder g and encoder e deceive a critic D, who tells pairs (x, e(x)) from pairs (g(z), z).
 
         D:  mean softplus(-D(x, e(x))) + mean softplus(D(g(z), z)) + (gamma / 2) mean |grad D|^2
         g:  mean softplus(-D(g(z), z))
@@ -90,7 +90,7 @@ class BiGAN(Learner):
 
     Args:
         learned: the three networks.
-        latent: d.
+        latent_dim: d.
         settings: the choices.
         networks: the description from which the networks were built, kept in `config`.
 
@@ -100,65 +100,65 @@ class BiGAN(Learner):
     """
 
     name: ClassVar[str] = "bigan-sigma"
-    about: ClassVar[str] = "decoder and encoder against a judge of pairs, for anomalies"
+    about: ClassVar[str] = "decoder and encoder against a critic of pairs, for anomalies"
     settings_type: ClassVar[Any] = Settings
 
     def __init__(
         self,
         learned: BiNetworks,
-        latent: int,
+        latent_dim: int,
         settings: Settings | None = None,
         networks: Networks | None = None,
     ) -> None:
         s = settings or Settings()
         super().__init__(s, networks)
         self.learned = learned
-        self.latent = latent
+        self.latent_dim = latent_dim
         self.ema = EMA(learned, s.ema_rate)
         self.used: BiNetworks = self.ema.module
         self.clip = s.clip
-        self._learn("judge", learned.judge, s.decoder_rate)
+        self._learn("critic", learned.critic, s.decoder_rate)
         self._learn("decoder", learned.decoder, s.decoder_rate)
         self._learn("encoder", learned.encoder, s.amortizer_rate)
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> BiGAN:
-        """A fresh learner; the judge sees images through layers like the encoder's."""
-        size, latent = networks.amortizer["embedding"], networks.latent
-        head = (nn.LeakyReLU(0.2), nn.Linear(size, latent))
+        """A fresh learner; the critic sees images through layers like the encoder's."""
+        size, latent_dim = networks.amortizer["embedding"], networks.latent_dim
+        head = (nn.LeakyReLU(0.2), nn.Linear(size, latent_dim))
         learned = BiNetworks(
             networks.build_decoder(),
             nn.Sequential(networks.build_encoder(), *head),
-            Joint(without_norm(networks.build_encoder()), size, latent),
+            Joint(without_norm(networks.build_encoder()), size, latent_dim),
         )
-        return cls(learned, latent, settings, networks)
+        return cls(learned, latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, nets = self.settings, self.learned
         z = self._noise(len(x), generator)
         fake, code = nets.decoder(z), nets.encoder(x)
 
-        # The judge: up on data with their codes, down on points with their images.
-        judge = partial(nets.judge, dropout=s.dropout, generator=generator)
+        # The critic: up on data with their codes, down on points with their images.
+        critic = partial(nets.critic, dropout=s.dropout, generator=generator)
         pairs = torch.cat([x, fake.detach()]), torch.cat([code.detach(), z])
         slopes = s.gradient_penalty > 0
-        logits = judge(*(part.requires_grad_(slopes) for part in pairs))
+        logits = critic(*(part.requires_grad_(slopes) for part in pairs))
         data, made = logits.chunk(2)
         loss = F.softplus(-data).mean() + F.softplus(made).mean()
         metrics = {
-            "judge_loss": loss.detach(),
-            "judge_gap": (data.mean() - made.mean()).detach(),
+            "critic_loss": loss.detach(),
+            "critic_gap": (data.mean() - made.mean()).detach(),
             "z_norm": code.detach().square().mean(),
         }
         if slopes:
             gradients = torch.autograd.grad(logits.sum(), pairs, create_graph=True)
             slope = torch.cat([part.flatten(1) for part in gradients], 1).square().sum() / len(x)
-            metrics["judge_slope"] = slope.detach()
+            metrics["critic_slope"] = slope.detach()
             loss = loss + s.gradient_penalty * x[0].numel() / 2 * slope
-        metrics["judge_gradient"] = self.update("judge", loss)
+        metrics["critic_gradient"] = self.update("critic", loss)
 
         # The decoder and the encoder: the other way round.
-        data, made = judge(x, code), judge(fake, z)
+        data, made = critic(x, code), critic(fake, z)
         decoder_loss, encoder_loss = F.softplus(-made).mean(), F.softplus(data).mean()
         metrics["decoder_loss"] = decoder_loss.detach()
         metrics["encoder_loss"] = encoder_loss.detach()
@@ -196,22 +196,22 @@ class BiGAN(Learner):
         this pair is no datum with its code; "features", the L1 distance between what D's last
         layer sees of (x, e(x)) and of (g(e(x)), e(x)). Both as in the authors' code.
         """
-        s, judge = self.settings, self.used.judge
+        s, critic = self.settings, self.used.critic
         z = self.infer(x)
         image = self.used.decoder(z)
         error = (x - image).abs().flatten(1).sum(1)
-        again = judge.features(image, z)
+        again = critic.features(image, z)
         if s.score == "features":
-            part = (judge.features(x, z) - again).abs().sum(1)
+            part = (critic.features(x, z) - again).abs().sum(1)
         else:
-            part = F.softplus(-judge.read(again))
+            part = F.softplus(-critic.read(again))
         score: Tensor = s.alpha * error + (1 - s.alpha) * part
         return score
 
     def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
         like = next(self.learned.decoder.parameters())
         return torch.randn(
-            n, self.latent, generator=generator, dtype=like.dtype, device=like.device
+            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
 
     def _learn(self, name: str, module: nn.Module, rate: float) -> None:

@@ -82,7 +82,7 @@ class ChainLearner(PosteriorMoves, PriorLearner):
     ) -> None:
         super().__init__(model, settings, networks)
         s = self.settings
-        self.posterior_starts: Starts = NoiseStarts(model.latent)
+        self.posterior_starts: Starts = NoiseStarts(model.latent_dim)
         kernel = KERNELS[s.posterior_kernel]
         self.posterior_kernel = kernel(s.posterior_step_size, s.posterior_steps)
         self.learn("decoder", model.decoder, s.decoder_rate)
@@ -153,13 +153,13 @@ class ChainLearner(PosteriorMoves, PriorLearner):
         Args:
             x: images, ``(B, C, H, W)`` in [-1, 1].
             steps: the settings' `inference_steps` by default.
-            noise: False climbs to the posterior's nearest mode (as the authors' evaluation
+            noise: False refines to the posterior's nearest mode (as the authors' evaluation
                 does), True samples.
             generator: source of all randomness.
         """
-        z = standard_normal(x, self.model.latent, generator)
+        z = standard_normal(x, self.model.latent_dim, generator)
         moves = self.settings.inference_steps if steps is None else steps
-        return self.climb(x, z, moves, noise, generator)
+        return self.refine(x, z, moves, noise, generator)
 
     def starts(self) -> dict[str, Starts]:
         """Every kind of starts by name."""

@@ -59,7 +59,7 @@ class LatentLearner(Learner):
             raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
         if source == "gaussian":
             weight = next(self.model.decoder.parameters())
-            z: Tensor = weight.new_empty(n, self.model.latent).normal_(generator=generator)
+            z: Tensor = weight.new_empty(n, self.model.latent_dim).normal_(generator=generator)
             return z
         return self.draw_prior(n, source, steps, generator)
 
@@ -89,7 +89,7 @@ class PosteriorMoves(Learner):
         score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
         return score
 
-    def climb(
+    def refine(
         self, x: Tensor, z: Tensor, steps: int, noise: bool, generator: torch.Generator | None
     ) -> Tensor:
         """Where `steps` Langevin moves on p(z | x) lead from z, ``(B, d)``."""

@@ -130,14 +130,14 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
         Args:
             x: images, ``(B, C, H, W)`` in [-1, 1].
             steps: the settings' `test_steps` by default.
-            noise: False climbs to the posterior's nearest mode, True samples.
+            noise: False refines to the posterior's nearest mode, True samples.
             generator: source of all randomness.
         """
         if not self.ready:
             return super().infer(x, generator=generator)
         z = self.amortizer.sample(x=x, generator=generator)
         moves = self.settings.test_steps if steps is None else steps
-        return self.climb(x, z, moves, noise, generator)
+        return self.refine(x, z, moves, noise, generator)
 
 
 class VAEDiffusion(LatentDiffusion):

@@ -104,9 +104,9 @@ class Learner(nn.Module):
             >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
             0.5
         """
-        from damc.learn.presets import find
+        from damc.learn.presets import find_preset
 
-        return find(preset).learner(cls.name, **changes)  # type: ignore[return-value]
+        return find_preset(preset).learner(cls.name, **changes)  # type: ignore[return-value]
 
     @property
     def config(self) -> dict[str, Any]:

@@ -60,4 +60,4 @@ class PersistentLEBM(LEBM):
         self, model: LatentModel, settings: Any = None, networks: Networks | None = None
     ) -> None:
         super().__init__(model, settings, networks)
-        self.prior_starts = PersistentStarts(model.latent)
+        self.prior_starts = PersistentStarts(model.latent_dim)

@@ -66,7 +66,7 @@ class MEG(Learner):
         decoder: g, from z `(B, d)` to images.
         energy: E, from images to `(B,)`.
         statistics: H, from images and latent points to logits `(B,)`.
-        latent: d.
+        latent_dim: d.
         settings: the choices above.
         networks: the description from which the networks were built, kept in `config`.
     """
@@ -80,14 +80,14 @@ class MEG(Learner):
         decoder: nn.Module,
         energy: nn.Module,
         statistics: nn.Module,
-        latent: int,
+        latent_dim: int,
         settings: Settings | None = None,
         networks: Networks | None = None,
     ) -> None:
         s = settings or Settings()
         super().__init__(s, networks)
         self.decoder, self.energy, self.statistics = decoder, energy, statistics
-        self.latent = latent
+        self.latent_dim = latent_dim
         self.clip = s.clip
         self._learn("energy", s.energy_rate, energy)
         self._learn("decoder", s.decoder_rate, decoder, statistics)
@@ -98,8 +98,8 @@ class MEG(Learner):
         size = networks.amortizer["embedding"]
         decoder = networks.build_decoder()
         energy = image_energy(without_norm(networks.build_encoder()), size)
-        statistics = Joint(without_norm(networks.build_encoder()), size, networks.latent)
-        return cls(decoder, energy, statistics, networks.latent, settings, networks)
+        statistics = Joint(without_norm(networks.build_encoder()), size, networks.latent_dim)
+        return cls(decoder, energy, statistics, networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s = self.settings
@@ -148,7 +148,7 @@ class MEG(Learner):
     def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
         like = next(self.decoder.parameters())
         return torch.randn(
-            n, self.latent, generator=generator, dtype=like.dtype, device=like.device
+            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
 
     def _learn(self, name: str, rate: float, *modules: nn.Module) -> None:

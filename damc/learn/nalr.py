@@ -70,7 +70,7 @@ class NALR(AmortizedLearner):
     ) -> None:
         super().__init__(model, amortizer, settings, networks)
         s = self.settings
-        self.posterior_starts = PersistentStarts(model.latent)
+        self.posterior_starts = PersistentStarts(model.latent_dim)
         self.frozen_at = round(s.first * s.horizon)
         self.rates = {
             "decoder": Rate(s.decoder_rate, s.decay, max(1, self.frozen_at)),

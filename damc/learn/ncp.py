@@ -37,7 +37,7 @@ class Settings:
     first: float = 0.7  # share of the horizon that trains the VAE
     proposals: int = 1000  # points of N(0, I) from which one is resampled
     prior_step_size: float = 0.4  # of the source "energy"
-    langevin_steps: int = 100
+    prior_sample_steps: int = 100
     decoder_rate: float = 2e-4  # of the VAE
     energy_rate: float = 1e-4  # of the classifier
     beta1: float = 0.5
@@ -87,7 +87,7 @@ class NCPVAE(SecondStage):
         super().__init__(base, settings, networks)
         s = settings
         self.prior = EnergyPrior(energy)
-        self.kernel = Langevin(s.prior_step_size, s.langevin_steps)
+        self.kernel = Langevin(s.prior_step_size, s.prior_sample_steps)
         optimizer = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
         self.own("energy", optimizer, self.second_rate(s.energy_rate))
 
@@ -96,7 +96,7 @@ class NCPVAE(SecondStage):
         """A fresh learner with these networks and these settings."""
         horizon = max(cls.begins_at(settings), 1)
         base = VAE.build(networks, shared_settings(settings, VAESettings, horizon=horizon))
-        energy = networks.build_energy() or mlp_energy(networks.latent)
+        energy = networks.build_energy() or mlp_energy(networks.latent_dim)
         return cls(base, energy, settings, networks)
 
     def learn(
@@ -122,7 +122,7 @@ class NCPVAE(SecondStage):
         self, n: int, source: str, steps: int | None, generator: torch.Generator | None
     ) -> Tensor:
         """z of the corrected prior, ``(n, d)``."""
-        d, m = self.model.latent, self.settings.proposals
+        d, m = self.model.latent_dim, self.settings.proposals
         weight = next(self.energy.parameters())
         if source == "energy":
             z = weight.new_empty(n, d).normal_(generator=generator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PRESETS", "Networks", "Preset", "find"]
+__all__ = ["PRESETS", "Networks", "Preset", "find_preset"]
 
 import difflib
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class Preset:
         return kind.build(self.networks, settings)
 
 
-def find(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """The preset of that name."""
     if name in PRESETS:
         return PRESETS[name]
@@ -65,7 +65,7 @@ def _paper(
     name: str,
     about: str,
     shape: tuple[int, int, int],
-    latent: int,
+    latent_dim: int,
     width: int,
     *,
     encoder_width: int = 64,
@@ -74,7 +74,7 @@ def _paper(
 ) -> Preset:
     networks = Networks(
         shape,
-        latent,
+        latent_dim,
         decoder={"kind": "conv", "rows": name, "width": width},
         encoder={"kind": "conv", "rows": name, "width": encoder_width},
     )

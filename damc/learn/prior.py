@@ -44,8 +44,8 @@ class PriorSettings(ModelSettings):
     prior_step_size: float = 0.4  # the paper's text says 0.1
     energy_rate: float = 1e-4
     energy_penalty: float = 0.0  # weight of mean E^2 over both kinds of samples
-    langevin_steps: int = 100  # prior moves when images are drawn from the energy
-    langevin_step_size: float | None = None  # of those; None: prior_step_size
+    prior_sample_steps: int = 100  # prior moves when images are drawn from the energy
+    prior_sample_step_size: float | None = None  # of those; None: prior_step_size
 
 
 class PriorLearner(LatentLearner):
@@ -73,7 +73,7 @@ class PriorLearner(LatentLearner):
         super().__init__(s, networks)
         self.model = model
         self.clip = s.clip
-        self.prior_starts: Starts = NoiseStarts(model.latent)
+        self.prior_starts: Starts = NoiseStarts(model.latent_dim)
         if isinstance(s, PriorSettings):
             self.prior_kernel = Langevin(s.prior_step_size, s.prior_steps)
         if model.prior.energy is not None:
@@ -117,8 +117,8 @@ class PriorLearner(LatentLearner):
     ) -> Tensor:
         z = self.sample_latent(n, "gaussian", generator=generator)
         s = self.settings
-        kernel = Langevin(s.langevin_step_size or s.prior_step_size)
-        moves = s.langevin_steps if steps is None else steps
+        kernel = Langevin(s.prior_sample_step_size or s.prior_step_size)
+        moves = s.prior_sample_steps if steps is None else steps
         return kernel.run(z, self.model.prior, generator, steps=moves)[0].z
 
     def learn(

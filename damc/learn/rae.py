@@ -67,7 +67,7 @@ class RAE(Learner):
     Args:
         encoder: e, any module from x ``(B, ...)`` to ``(B, d)``.
         decoder: g, any module from z ``(B, d)`` to x.
-        latent: d.
+        latent_dim: d.
         settings: the choices.
         networks: the description from which the networks were built, kept in `config`.
     """
@@ -82,7 +82,7 @@ class RAE(Learner):
         self,
         encoder: nn.Module,
         decoder: nn.Module,
-        latent: int,
+        latent_dim: int,
         settings: Settings | None = None,
         networks: Networks | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class RAE(Learner):
                 if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                     spectral_norm(layer)
         self.encoder, self.decoder, self.clip = encoder, decoder, s.clip
-        self.register_buffer("ring", torch.zeros(s.ring, latent))
+        self.register_buffer("ring", torch.zeros(s.ring, latent_dim))
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
         self._density: tuple[int, GaussianMixture] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
@@ -103,9 +103,9 @@ class RAE(Learner):
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> RAE:
         """A fresh learner with these networks and these settings."""
-        head = nn.Linear(networks.amortizer["embedding"], networks.latent)
+        head = nn.Linear(networks.amortizer["embedding"], networks.latent_dim)
         encoder = nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
-        return cls(encoder, networks.build_decoder(), networks.latent, settings, networks)
+        return cls(encoder, networks.build_decoder(), networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, n = self.settings, x[0].numel()

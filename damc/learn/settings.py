@@ -13,7 +13,7 @@ _POSITIVE = {
     "sigma",
     "posterior_step_size",
     "prior_step_size",
-    "langevin_step_size",
+    "prior_sample_step_size",
     "decoder_rate",
     "energy_rate",
     "amortizer_rate",
@@ -22,7 +22,7 @@ _POSITIVE = {
 _COUNTS = {
     "posterior_steps",
     "prior_steps",
-    "langevin_steps",
+    "prior_sample_steps",
     "inference_steps",
     "start_steps",
     "ema_every",

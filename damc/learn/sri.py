@@ -63,7 +63,7 @@ class HierarchicalSRI(SRI):
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> HierarchicalSRI:
         """A fresh learner with five layers of latent variables."""
-        sizes = layer_sizes(networks.latent)
+        sizes = layer_sizes(networks.latent_dim)
         decoder = hierarchical_decoder(networks, sizes)
         return cls(LatentModel(decoder, None, sum(sizes), settings.sigma), settings, networks)
 
@@ -72,5 +72,5 @@ def hierarchical_decoder(networks: Networks, sizes: tuple[int, ...]) -> Hierarch
     """A decoder of latent parts of these sizes, of the kind that the networks describe."""
     if networks.decoder["kind"] == "conv":
         return conv_hierarchy(sizes, networks.shape)
-    width = 2 * networks.latent
-    return mlp_hierarchy(sizes, width, replace(networks, latent=width).build_decoder())
+    width = 2 * networks.latent_dim
+    return mlp_hierarchy(sizes, width, replace(networks, latent_dim=width).build_decoder())

@@ -37,12 +37,12 @@ class Starts:
 class NoiseStarts(Starts):
     """Fresh N(0, I) every time: short-run chains (Nijkamp et al. 2020, Pang et al. 2020)."""
 
-    def __init__(self, latent: int) -> None:
-        self.latent = latent
+    def __init__(self, latent_dim: int) -> None:
+        self.latent_dim = latent_dim
 
     def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
         """Standard normal points, ``(B, d)``."""
-        return standard_normal(x, self.latent, generator)
+        return standard_normal(x, self.latent_dim, generator)
 
 
 class PersistentStarts(Starts):
@@ -58,14 +58,14 @@ class PersistentStarts(Starts):
     randomness, so that both kinds of learner see the same noise along their chains.
     """
 
-    def __init__(self, latent: int) -> None:
-        self.latent = latent
-        self.z = torch.empty(0, latent)  # ends, (N, d)
+    def __init__(self, latent_dim: int) -> None:
+        self.latent_dim = latent_dim
+        self.z = torch.empty(0, latent_dim)  # ends, (N, d)
         self.known = torch.empty(0, dtype=torch.bool)  # which of them were visited, (N,)
 
     def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
         """The last ends of these chains, ``(B, d)``."""
-        noise = standard_normal(x, self.latent, generator)
+        noise = standard_normal(x, self.latent_dim, generator)
         self._grow(index, noise)
         place = index.to(self.z.device)
         return torch.where(self.known[place, None], self.z[place], noise)
@@ -116,6 +116,8 @@ class AmortizedStarts(Starts):
         return self.amortizer.sample(n, context, generator=generator, **self.options)
 
 
-def standard_normal(x: Tensor, latent: int, generator: torch.Generator | None) -> Tensor:
+def standard_normal(x: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:
     """A point of N(0, I) for every image of a batch, ``(B, d)``, in its type and on its device."""
-    return torch.empty(len(x), latent, dtype=x.dtype, device=x.device).normal_(generator=generator)
+    return torch.empty(len(x), latent_dim, dtype=x.dtype, device=x.device).normal_(
+        generator=generator
+    )

@@ -68,7 +68,7 @@ class TwoStageVAE(SecondStage):
 
     def __init__(self, base: VAE, settings: Settings, networks: Networks | None = None) -> None:
         super().__init__(base, settings, networks)
-        s, d = settings, base.model.latent
+        s, d = settings, base.model.latent_dim
         width = min(s.hidden, 16 * d)
         decoder, encoder = SkipMLP(d, width, d), SkipMLP(d, width, 2 * d)
         left = max(s.horizon - self.begins_at(s), 1)

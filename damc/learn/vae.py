@@ -153,7 +153,7 @@ class VAE(EncoderInference, Learner):
     @torch.no_grad()
     def sample_latent(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """z ~ N(0, I), ``(n, d)``."""
-        return self.log_sigma.new_empty(n, self.model.latent).normal_(generator=generator)
+        return self.log_sigma.new_empty(n, self.model.latent_dim).normal_(generator=generator)
 
     @torch.no_grad()
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -167,7 +167,7 @@ class VAE(EncoderInference, Learner):
 
 def gaussian_encoder(networks: Networks) -> nn.Module:
     """The preset's encoder with a linear head: x to ``(B, 2 d)``, means beside log-variances."""
-    head = nn.Linear(networks.amortizer["embedding"], 2 * networks.latent)
+    head = nn.Linear(networks.amortizer["embedding"], 2 * networks.latent_dim)
     return nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
 
 

@@ -82,7 +82,7 @@ that the linear layers make, at a half or a quarter of the image's size."""
 
 
 def conv_decoder(
-    latent: int,
+    latent_dim: int,
     rows: Sequence[UpLayer],
     channels: int,
     width: int = 1,
@@ -94,18 +94,18 @@ def conv_decoder(
     The image's size is the first row's kernel times the strides of the rest.
 
     Args:
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         rows: the layers, for instance `DECODERS["svhn"]`.
         channels: channels C of the images.
         width: what the rows' channels are multiplied by.
         slope: negative slope of LeakyReLU.
         crop: (H, W) to cut from the middle of the last map, if that is larger than the images.
     """
-    check_positive(latent=latent, channels=channels, width=width)
+    check_positive(latent_dim=latent_dim, channels=channels, width=width)
     _check_rows(rows)
     size = pair(rows[0].kernel)
     outputs = width * (rows[0].channels or 1)
-    stem = [FirstLayer(latent, outputs, size), nn.LeakyReLU(slope)]
+    stem = [FirstLayer(latent_dim, outputs, size), nn.LeakyReLU(slope)]
     return nn.Sequential(*stem, *_up_layers(outputs, size, rows[1:], channels, width, slope, crop))
 
 
@@ -130,15 +130,15 @@ def decoder_rows(shape: Sequence[int]) -> tuple[UpLayer, ...]:
 
 
 def conv_decoder_for(
-    shape: Sequence[int], latent: int, width: int = 64, slope: float = 0.2
+    shape: Sequence[int], latent_dim: int, width: int = 64, slope: float = 0.2
 ) -> nn.Sequential:
     """A convolutional decoder for images of any shape (C, H, W) with H and W of 4 or more."""
     channels, high, wide = image_shape(shape)
-    return conv_decoder(latent, decoder_rows(shape), channels, width, slope, (high, wide))
+    return conv_decoder(latent_dim, decoder_rows(shape), channels, width, slope, (high, wide))
 
 
 def mlp_decoder(
-    latent: int,
+    latent_dim: int,
     shape: Sequence[int],
     hidden: Sequence[int] = (256, 512),
     activation: str = "lrelu",
@@ -147,7 +147,7 @@ def mlp_decoder(
     """A fully connected decoder from `z: (B, d)` to `(B, *shape)`, images or plain vectors.
 
     Args:
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         shape: shape of one datum: (C, H, W), or (n,) for vectors.
         hidden: sizes of the hidden layers.
         activation: name of the activation between layers.
@@ -155,13 +155,13 @@ def mlp_decoder(
     """
     if not shape:
         raise BadInput("shape is (); it must name at least one dimension")
-    check_positive(latent=latent, shape=shape, hidden=hidden)
-    net = mlp((latent, *hidden, math.prod(shape)), activation, last)
+    check_positive(latent_dim=latent_dim, shape=shape, hidden=hidden)
+    net = mlp((latent_dim, *hidden, math.prod(shape)), activation, last)
     return nn.Sequential(*net, nn.Unflatten(1, tuple(shape)))
 
 
 def mlp_conv_decoder(
-    latent: int,
+    latent_dim: int,
     shape: Sequence[int],
     rows: Sequence[UpLayer] = HYBRIDS["quarter"],
     hidden: Sequence[int] = (256,),
@@ -174,7 +174,7 @@ def mlp_conv_decoder(
     layers still know that neighboring pixels belong together.
 
     Args:
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         shape: (C, H, W) of the images, of any size.
         rows: the map's channels, then the layers, for instance `HYBRIDS["quarter"]`; the map's size
             is the image's divided by the strides (rounded up, and the image cropped).
@@ -183,7 +183,7 @@ def mlp_conv_decoder(
         slope: negative slope of LeakyReLU.
     """
     channels, high, wide = image_shape(shape)
-    check_positive(latent=latent, hidden=hidden, width=width)
+    check_positive(latent_dim=latent_dim, hidden=hidden, width=width)
     _check_rows(rows)
     strides = [pair(row.stride) for row in rows[1:]]
     size = (
@@ -191,7 +191,7 @@ def mlp_conv_decoder(
         math.ceil(wide / math.prod(horizontal for _, horizontal in strides)),
     )
     inputs = width * (rows[0].channels or 1)
-    stem = mlp((latent, *hidden, inputs * size[0] * size[1]), last="lrelu", slope=slope)
+    stem = mlp((latent_dim, *hidden, inputs * size[0] * size[1]), last="lrelu", slope=slope)
     layers = _up_layers(inputs, size, rows[1:], channels, width, slope, (high, wide))
     return nn.Sequential(*stem, nn.Unflatten(1, (inputs, *size)), *layers)
 

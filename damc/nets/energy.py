@@ -46,7 +46,7 @@ class Energy(nn.Module):
 
 
 def mlp_energy(
-    latent: int,
+    latent_dim: int,
     hidden: Sequence[int] = (200, 200),
     activation: str = "lrelu",
     spectral_norm: bool = False,
@@ -58,15 +58,15 @@ def mlp_energy(
     paper's table says two layers, its code builds three); LEBM used `activation="gelu"`.
 
     Args:
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         hidden: sizes of the hidden layers; with `()` the energy is linear in z.
         activation: name of the activation between layers, see `damc.nets.ACTIVATIONS`.
         spectral_norm: divide every weight matrix by its largest singular value, so that E is
             Lipschitz; power iteration advances with each forward pass in training mode.
         slope: negative slope of "lrelu".
     """
-    check_positive(latent=latent, hidden=hidden)
-    net = mlp((latent, *hidden, 1), activation, slope=slope)
+    check_positive(latent_dim=latent_dim, hidden=hidden)
+    net = mlp((latent_dim, *hidden, 1), activation, slope=slope)
     if spectral_norm:
         for layer in net:
             if isinstance(layer, nn.Linear):

@@ -27,14 +27,14 @@ _PAPER = (64, 64, 64, 96, 128)
 """Sizes of the paper's five parts, top first, where a single layer would have 100."""
 
 
-def layer_sizes(latent: int) -> tuple[int, ...]:
+def layer_sizes(latent_dim: int) -> tuple[int, ...]:
     """The paper's five parts in proportion to the latent size that a single layer has.
 
     >>> layer_sizes(100), layer_sizes(8)
     ((64, 64, 64, 96, 128), (5, 5, 5, 8, 10))
     """
-    check_positive(latent=latent)
-    return tuple(max(1, round(latent * size / 100)) for size in _PAPER)
+    check_positive(latent_dim=latent_dim)
+    return tuple(max(1, round(latent_dim * size / 100)) for size in _PAPER)
 
 
 class Hierarchy(nn.Module):

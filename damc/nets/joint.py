@@ -1,7 +1,7 @@
 """Judges: networks that look at images, or at images and latent points together.
 
-A judge sees images through the same layers as the encoder, without their normalization: a layer
-that rescales each image hides how bright and how strong it is, which a judge must see.
+A critic sees images through the same layers as the encoder, without their normalization: a layer
+that rescales each image hides how bright and how strong it is, which a critic must see.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Joint(nn.Module):
     Args:
         trunk: images `(B, C, H, W)` to `(B, embedding)`.
         embedding: size of what the trunk gives.
-        latent: dimension d of z.
+        latent_dim: dimension d of z.
         hidden: sizes of the layers that see image and point together; by default two as wide as
             the embedding, 256 at least. Whether the two belong together shows only here.
 
-    >>> judge = Joint(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), embedding=8, latent=2)
-    >>> judge(torch.zeros(3, 1, 4, 4), torch.zeros(3, 2)).shape
+    >>> critic = Joint(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), embedding=8, latent_dim=2)
+    >>> critic(torch.zeros(3, 1, 4, 4), torch.zeros(3, 2)).shape
     torch.Size([3])
     """
 
@@ -39,14 +39,14 @@ class Joint(nn.Module):
         self,
         trunk: nn.Module,
         embedding: int,
-        latent: int,
+        latent_dim: int,
         hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         hidden = hidden or 2 * (max(256, embedding),)
-        check_positive(embedding=embedding, latent=latent, hidden=hidden)
+        check_positive(embedding=embedding, latent_dim=latent_dim, hidden=hidden)
         self.trunk = nn.Sequential(trunk, nn.LeakyReLU(SLOPE))
-        self.pair = mlp((embedding + latent, *hidden), last="lrelu", slope=SLOPE)
+        self.pair = mlp((embedding + latent_dim, *hidden), last="lrelu", slope=SLOPE)
         self.logit = nn.Linear(hidden[-1], 1)
         # torch's own initial weights shrink what passes: the image, which comes through more layers
         # than the point, would hardly be seen beside it.

@@ -23,7 +23,7 @@ class Networks:
 
     Args:
         shape: of the images, (C, H, W).
-        latent: d, size of z.
+        latent_dim: d, size of z.
         decoder: {"kind": "conv", "rows": a name in `damc.nets.DECODERS`, "width": ngf},
             {"kind": "hybrid", "rows": a name in `damc.nets.HYBRIDS`, "width": ..., "hidden": ...}
             or {"kind": "mlp", "hidden": ...}.
@@ -34,7 +34,7 @@ class Networks:
     """
 
     shape: tuple[int, int, int]
-    latent: int
+    latent_dim: int
     decoder: Description
     encoder: Description
     energy: Description | None = field(default_factory=lambda: {"hidden": [200, 200]})
@@ -50,12 +50,12 @@ class Networks:
         kind = options.pop("kind")
         if kind == "conv":
             rows = nets.DECODERS[options.pop("rows")]
-            return nets.conv_decoder(self.latent, rows, self.shape[0], **options)
+            return nets.conv_decoder(self.latent_dim, rows, self.shape[0], **options)
         if kind == "hybrid":
             rows = nets.HYBRIDS[options.pop("rows")]
-            return nets.mlp_conv_decoder(self.latent, self.shape, rows, **options)
+            return nets.mlp_conv_decoder(self.latent_dim, self.shape, rows, **options)
         if kind == "mlp":
-            return nets.mlp_decoder(self.latent, self.shape, **options)
+            return nets.mlp_decoder(self.latent_dim, self.shape, **options)
         raise BadInput(f"a decoder's kind is conv, hybrid or mlp, got {kind!r}")
 
     def build_encoder(self) -> nn.Module:
@@ -72,17 +72,17 @@ class Networks:
 
     def build_energy(self) -> nn.Module | None:
         """The energy of the prior, or None for a Gaussian one."""
-        return None if self.energy is None else nets.mlp_energy(self.latent, **self.energy)
+        return None if self.energy is None else nets.mlp_energy(self.latent_dim, **self.energy)
 
     def build_amortizer(self) -> Amortizer:
         """q(z | x) and q(z), with the encoder."""
         options = dict(self.amortizer)
         if "widths" in options:
             options["widths"] = tuple(options["widths"])
-        return Amortizer(self.latent, self.build_encoder(), **options)
+        return Amortizer(self.latent_dim, self.build_encoder(), **options)
 
     def build_model(self, sigma: float, *, energy: bool = True) -> LatentModel:
         """Energy and decoder in one; without `energy` the prior stays Gaussian."""
         # The order of building is part of what a seed means.
         built = self.build_energy() if energy else None
-        return LatentModel(self.build_decoder(), built, self.latent, sigma)
+        return LatentModel(self.build_decoder(), built, self.latent_dim, sigma)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TABLES", "find"]
+__all__ = ["TABLES", "find_table"]
 
 import difflib
 import importlib
@@ -19,12 +19,12 @@ TABLES = {
     "choices": "damc.paper.choices:Choices",
     "capacity": "damc.paper.scales:Capacity",
     "steps": "damc.paper.scales:Steps",
-    "economies": "damc.paper.scales:Economies",
+    "speedups": "damc.paper.scales:Speedups",
 }
 """Every table by name; a new one is a file of its own and a line here."""
 
 
-def find(name: str) -> Table:
+def find_table(name: str) -> Table:
     """The table of that name."""
     if name not in TABLES:
         near = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.4)

@@ -23,7 +23,7 @@ from damc.data import Images, heldout_split, load_images
 from damc.errors import BadInput
 from damc.learn import Learner, find_method
 from damc.learn.latent import PosteriorMoves
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.metrics.detection import Detection, detection_scores
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.paper.training import Budget, train
@@ -80,7 +80,7 @@ class Anomaly(Table):
         digits = options.digits or _DIGITS
         if not set(digits) <= set(range(10)):
             raise BadInput(f"digits lie between 0 and 9, got {digits}")
-        preset = find("mnist" if options.scale == "paper" else "mnist-detect-small")
+        preset = find_preset("mnist" if options.scale == "paper" else "mnist-detect-small")
         iterations = options.iterations
         if iterations is None and options.minutes is None:
             iterations = preset.iterations
@@ -99,7 +99,7 @@ class Anomaly(Table):
         test = heldout_split(everything, digit, train=False)
         last = len(normal) - _CALIBRATED_ON
         learner, took = train(
-            find(cell.plan["preset"]),
+            find_preset(cell.plan["preset"]),
             cell.row,
             normal.subset(torch.arange(last)),
             folder,

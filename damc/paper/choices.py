@@ -19,7 +19,7 @@ from torch import Tensor
 from damc.data import Images, load_images
 from damc.errors import BadInput
 from damc.learn.damc import DAMC
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.metrics.features import pixel_pca
 from damc.metrics.frechet import distances, statistics
 from damc.paper.table import Cell, Measure, Options, Table
@@ -90,7 +90,7 @@ class Choices(Table):
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         variant = VARIANTS[cell.row]
-        preset = find(_PRESET)
+        preset = find_preset(_PRESET)
         networks = replace(
             preset.networks, amortizer={**preset.networks.amortizer, **variant.amortizer}
         )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from damc.data import load_images
 from damc.learn import Learner, find_method
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.paper.quality import MEASURES, Quality, remark
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.paper.training import Budget, train
@@ -39,7 +39,7 @@ class TrainedTable(Table):
         cells = []
         for seed in options.seeds:
             for name in data:
-                preset = find(name if options.scale == "paper" else f"{name}-small")
+                preset = find_preset(name if options.scale == "paper" else f"{name}-small")
                 plan = {
                     "preset": preset.name,
                     "images": options.images or _IMAGES,
@@ -58,7 +58,7 @@ class TrainedTable(Table):
         return {"minutes": _MINUTES, "iterations": None}
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
-        preset = find(cell.plan["preset"])
+        preset = find_preset(cell.plan["preset"])
         images = load_images(preset.data, root=options.data_root)
         unseen = load_images(preset.data, root=options.data_root, split="test")
         budget = Budget(cell.plan["iterations"], cell.plan["minutes"])

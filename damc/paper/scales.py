@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Capacity", "Economies", "Steps"]
+__all__ = ["Capacity", "Speedups", "Steps"]
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from damc.data import load_images
 from damc.errors import BadInput
-from damc.learn.presets import Preset, find
+from damc.learn.presets import Preset, find_preset
 from damc.paper.quality import MEASURES, Quality, remark
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.paper.training import Budget, train
@@ -39,7 +39,7 @@ class _Scaled(Table):
                 raise BadInput(f"the rows of {self.name} are {', '.join(self.values)}, got {row!r}")
         cells = []
         for name in options.data or (self._data(options.scale),):
-            preset = find(name if options.scale == "paper" else f"{name}-small")
+            preset = find_preset(name if options.scale == "paper" else f"{name}-small")
             given = options.iterations is not None or options.minutes is not None
             plan: dict[str, Any] = {
                 "preset": preset.name,
@@ -55,7 +55,7 @@ class _Scaled(Table):
         return "cifar10" if scale == "paper" else "mnist-5k"
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
-        preset = self.changed(find(cell.plan["preset"]), cell.row)
+        preset = self.changed(find_preset(cell.plan["preset"]), cell.row)
         images = load_images(preset.data, root=options.data_root)
         unseen = load_images(preset.data, root=options.data_root, split="test")
         budget = Budget(cell.plan["iterations"], cell.plan["minutes"])
@@ -118,10 +118,10 @@ class Steps(_Scaled):
         return replace(preset, settings=settings, own={})
 
 
-class Economies(_Scaled):
+class Speedups(_Scaled):
     """Algorithm 1 as the paper runs it, and ways to do with fewer network evaluations."""
 
-    name: ClassVar[str] = "economies"
+    name: ClassVar[str] = "speedups"
     about: ClassVar[str] = "what cheaper starts, encoder passes and chains cost in quality"
     exact: ClassVar[dict[str, Any]] = {
         "start_solver": "ancestral",

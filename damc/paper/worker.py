@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from damc.errors import BadInput, Diverged
-from damc.paper import find
+from damc.paper import find_table
 from damc.paper.table import Options
 from damc.paper.work import do_cell
 
 
 def main(table_name: str, out: str, cell_name: str) -> int:
     """Does the cell; returns the exit code, as the command `damc` does."""
-    table = find(table_name)
+    table = find_table(table_name)
     given: dict[str, Any] = json.loads((Path(out) / "options.json").read_text())
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     options = Options(**values)

@@ -184,7 +184,7 @@ def _things(
     s, model = learner.settings, learner.model
     parameter = next(learner.parameters())
     generator = torch.Generator(parameter.device).manual_seed(seed)
-    steps = s.langevin_steps
+    steps = s.prior_sample_steps
     # Images of the decoder's own: the time does not depend on what they show.
     x = learner.sample(batch, source="gaussian", generator=generator)
     train = learner.sample(train_batch, source="gaussian", generator=generator)

@@ -32,7 +32,7 @@ def demo(
         loop: further options of `damc.fit`.
     """
     data, name, iterations = presets.DEMO
-    preset = presets.find(name)
+    preset = presets.find_preset(name)
     origin = Origin(data, preset.networks.shape)
     training = Training(
         preset,

@@ -223,7 +223,7 @@ def _name(learner: Learner, source: str) -> str:
     if not isinstance(learner, DAMC):
         several = len(sources(learner)) > 1
         return f"{learner.name}, {SOURCES.get(source, source)}" if several else learner.name
-    steps = learner.settings.langevin_steps
+    steps = learner.settings.prior_sample_steps
     names = {
         "amortizer": "DAMC, amortizer",
         "energy": f"LEBM, {steps} Langevin steps",

@@ -161,10 +161,10 @@ def transitions(
     regular = range(0, steps + 1, _spacing(steps))
     times = sorted({round(steps * k / 10) for k in range(11)})
     marks = {0, steps, *(mark for mark in MARKS if mark <= steps)}
-    z = torch.empty(chains, model.latent).to(parameter).normal_(generator=generator)
+    z = torch.empty(chains, model.latent_dim).to(parameter).normal_(generator=generator)
     state = learner.prior_kernel.init(z)
     # Allocated once, for the same reason as in `Kernel.run`.
-    trace = torch.empty(len(regular), chains, model.latent)
+    trace = torch.empty(len(regular), chains, model.latent_dim)
     energies = torch.empty(len(regular), chains)
     looks, strips = {}, []
     for stop in _bar(sorted({*regular, *times, *marks}), progress):

@@ -234,7 +234,7 @@ def _roots(p: Pinwheel, rho: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nodes(p: Pinwheel) -> int:
-    """Nodes on each side of the fold so that `G` climbs less than one level in a cell."""
+    """Nodes on each side of the fold so that `G` refines less than one level in a cell."""
     limit = p.exact_radius / p.scale
     steepest = 1 + p.rate * math.exp(limit) * limit / 2
     return max(16, math.ceil(steepest * p.arms / 2))

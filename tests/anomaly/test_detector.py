@@ -299,12 +299,18 @@ def test_columns_are_standardized() -> None:
 
 
 def test_networks_come_from_the_shape() -> None:
-    assert [preset_for_vectors(d).networks.latent for d in (1, 4, 30, 64, 5000)] == [2, 2, 5, 8, 24]
+    assert [preset_for_vectors(d).networks.latent_dim for d in (1, 4, 30, 64, 5000)] == [
+        2,
+        2,
+        5,
+        8,
+        24,
+    ]
     kinds = {(1, 8, 8): "mlp", (1, 28, 28): "hybrid", (3, 32, 32): "hybrid", (3, 30, 30): "mlp"}
     for shape, kind in kinds.items():
         networks = preset_for_images(shape).networks
         assert networks.decoder["kind"] == kind
-        assert networks.build_decoder()(torch.zeros(2, networks.latent)).shape == (2, *shape)
+        assert networks.build_decoder()(torch.zeros(2, networks.latent_dim)).shape == (2, *shape)
     assert preset_for_vectors(3).networks.decoder["last"] is None
 
 

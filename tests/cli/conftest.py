@@ -144,7 +144,7 @@ def damc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damc]:
 
 ITERATIONS = 30
 TINY = ["--batch", 16, "--pictures-every", 1000, "--set", "posterior_steps=2", "prior_steps=2"]
-TINY += ["updates=1", "start_steps=2", "test_steps=1", "langevin_steps=2"]
+TINY += ["updates=1", "start_steps=2", "test_steps=1", "prior_sample_steps=2"]
 
 
 class Trained(NamedTuple):

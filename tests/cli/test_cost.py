@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from damc.errors import BadInput
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.tasks import cost as module
 from damc.tasks.cost import Cost, Timing, cost
 
@@ -20,7 +20,7 @@ def test_the_command_counts_and_times(damc: Any, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "results.json").read_text())
     rows = {row["of"]: row for row in found["table"]}
-    learner = find("digits-small").learner()
+    learner = find_preset("digits-small").learner()
     parts = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, part in parts.items():
         assert rows[name]["parameters"] == sum(p.numel() for p in part.parameters())
@@ -88,9 +88,9 @@ def test_an_epoch_is_its_whole_batches() -> None:
 def test_bad_input(damc: Any, tmp_path: Path) -> None:
     for words in ({"batch": 0}, {"train_batch": 0}, {"rounds": 0}, {"images": 0}):
         with pytest.raises(BadInput, match="at least 1"):
-            cost(find("digits-small"), **words)
+            cost(find_preset("digits-small"), **words)
     with pytest.raises(BadInput, match="budget is -1"):
-        cost(find("digits-small"), budget=-1)
+        cost(find_preset("digits-small"), budget=-1)
     done = damc("cost", "digit-small", cwd=tmp_path)
     assert done.code == 2 and "did you mean 'digits-small'" in done.err
     assert not any(tmp_path.iterdir())

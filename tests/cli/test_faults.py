@@ -127,7 +127,7 @@ def test_a_folder_with_another_models_weights(damc: Any, trained: Any, copied: P
     config = (copied / "config.json").read_text()
     smaller = config.replace("128,\n        128", "64,\n        64")
     if smaller == config:
-        smaller = config.replace('"latent": 8', '"latent": 7')
+        smaller = config.replace('"latent_dim": 8', '"latent_dim": 7')
     (copied / "config.json").write_text(smaller)
     refused(damc("sample", copied), "another model's")
 

@@ -25,7 +25,13 @@ State = dict[str, Tensor]
 
 
 def decoder(**changes: Any) -> StyleDecoder:
-    sizes: dict[str, Any] = {"resolution": 16, "latent": 6, "style": 8, "base": 120, "widest": 12}
+    sizes: dict[str, Any] = {
+        "resolution": 16,
+        "latent_dim": 6,
+        "style": 8,
+        "base": 120,
+        "widest": 12,
+    }
     net = StyleDecoder(**{**sizes, "mapping_layers": 2, **changes})
     net.truncation.w_avg.normal_()
     return net
@@ -82,14 +88,14 @@ def test_a_file_and_its_conversion_compute_the_same(
         {"resolution": 128, "base": 256, "widest": 4},
         {"resolution": 128, "base": 256, "widest": 4, "fused_from": 4096},
         {"base": 16, "widest": 3, "mapping_layers": 1},
-        {"base": 10**6, "widest": 5, "latent": 1, "style": 1},
+        {"base": 10**6, "widest": 5, "latent_dim": 1, "style": 1},
     ],
 )
 def test_sizes_are_read_off_the_tensors(changes: dict[str, Any], tmp_path: Path) -> None:
     net = decoder(**changes)
     torch.save(net.state_dict(), tmp_path / "g.pth")
     loaded = load_style_decoder(tmp_path / "g.pth")
-    z = torch.randn(2, net.mapping.latent)
+    z = torch.randn(2, net.mapping.latent_dim)
     assert torch.equal(loaded(z), net(z))
     frozen = {name: p.requires_grad for name, p in net.named_parameters()}
     assert {name: p.requires_grad for name, p in loaded.named_parameters()} == frozen

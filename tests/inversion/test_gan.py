@@ -20,9 +20,9 @@ from damc.inversion.gan import GAN, Settings, Sizes
 from damc.inversion.stylegan import load_style_decoder
 from damc.learn import find_learner
 from damc.learn.learner import Rate
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 
-TINY = Sizes((1, 6, 7), resolution=8, latent=4, style=6, base=64, widest=12, mapping_layers=2)
+TINY = Sizes((1, 6, 7), resolution=8, latent_dim=4, style=6, base=64, widest=12, mapping_layers=2)
 
 
 def learner(sizes: Sizes = TINY, **changes: Any) -> GAN:
@@ -78,10 +78,10 @@ def test_a_convolution_starts_at_the_variance_of_its_gain(gain: float) -> None:
 
 @pytest.mark.parametrize("resolution", [8, 32])
 def test_logits_of_any_resolution(resolution: int) -> None:
-    judge = Discriminator(resolution, 3, base=64, widest=8)
-    assert judge(torch.zeros(5, 3, resolution, resolution)).shape == (5,)
+    critic = Discriminator(resolution, 3, base=64, widest=8)
+    assert critic(torch.zeros(5, 3, resolution, resolution)).shape == (5,)
     with pytest.raises(BadInput, match="is wanted"):
-        judge(torch.zeros(5, 1, resolution, resolution))
+        critic(torch.zeros(5, 1, resolution, resolution))
 
 
 def plain(gan: GAN, rate: float) -> GAN:
@@ -218,7 +218,7 @@ def test_what_it_cannot_do_is_one_sentence() -> None:
     with pytest.raises(BadInput, match="damc invert"):
         learner().reconstruct(images(2))
     with pytest.raises(BadInput, match="damc train-gan"):
-        GAN.build(find("digits-small").networks, Settings())
+        GAN.build(find_preset("digits-small").networks, Settings())
     with pytest.raises(BadInput, match="no method 'gan'"):
         find_learner("gan").from_preset("digits-small")
 
@@ -236,7 +236,9 @@ def distance_to_bars(drawn: Tensor) -> tuple[float, Tensor]:
 
 
 def test_it_learns_two_kinds_of_images() -> None:
-    sizes = Sizes((1, 8, 8), resolution=8, latent=4, style=8, base=64, widest=8, mapping_layers=2)
+    sizes = Sizes(
+        (1, 8, 8), resolution=8, latent_dim=4, style=8, base=64, widest=8, mapping_layers=2
+    )
     rates = {"decoder_rate": 5e-3, "discriminator_rate": 5e-3, "ema_rate": 0.05}
     gan = learner(sizes, r1=0.5, r1_every=4, **rates)
     generator = torch.Generator().manual_seed(0)
@@ -246,7 +248,7 @@ def test_it_learns_two_kinds_of_images() -> None:
         x = x + 0.1 * torch.randn(x.shape, generator=generator)
         gan.step(x, torch.arange(16), generator)
     after, counts = distance_to_bars(gan.sample(200, generator=generator))
-    # The mean of both bars, what a decoder without a judge would learn, is 0.38 from either.
+    # The mean of both bars, what a decoder without a critic would learn, is 0.38 from either.
     mean_image, _ = distance_to_bars(BARS.mean(0, keepdim=True))
     assert before > mean_image > 0.3 > 0.15 > after
     # About half of them are each kind; a decoder that collapsed gives one kind alone.

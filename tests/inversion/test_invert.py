@@ -27,7 +27,7 @@ from damc.train.run import Run
 
 @pytest.fixture
 def decoder() -> StyleDecoder:
-    return StyleDecoder(8, 1, latent=4, style=4, base=64, widest=8, mapping_layers=2)
+    return StyleDecoder(8, 1, latent_dim=4, style=4, base=64, widest=8, mapping_layers=2)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_run_knows_its_decoder(decoder: StyleDecoder, tmp_path: Path) -> None:
             for parts in (learner, found)
         )
         assert torch.equal(one, two)
-    another = StyleDecoder(8, 1, latent=4, style=4, base=64, widest=8, mapping_layers=2)
+    another = StyleDecoder(8, 1, latent_dim=4, style=4, base=64, widest=8, mapping_layers=2)
     with pytest.raises(BadInput, match=r"other settings \(data.decoder differs\)"):
         training(another, 3).run()
     assert training(decoder, 3).run().iteration == 3

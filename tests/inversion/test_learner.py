@@ -256,7 +256,7 @@ def test_bad_input_is_one_sentence(problem: Problem, generator: torch.Generator)
 
 
 def style() -> StyleDecoder:
-    decoder = StyleDecoder(8, 1, latent=4, style=4, base=64, widest=8, mapping_layers=2)
+    decoder = StyleDecoder(8, 1, latent_dim=4, style=4, base=64, widest=8, mapping_layers=2)
     decoder.truncation.w_avg.normal_()
     return decoder
 

@@ -22,7 +22,7 @@ from damc.inversion.stylegan_layers import Blur, Epilogue, EqualDense, StyleUp, 
 
 SMALL: dict[str, Any] = {
     "resolution": 16,
-    "latent": 12,
+    "latent_dim": 12,
     "style": 8,
     "base": 64,
     "widest": 10,
@@ -407,7 +407,7 @@ def test_keys_shapes_and_counts_are_the_published_ones(
 @pytest.mark.parametrize("resolution", [8, 16, 32, 64, 128, 256, 512, 1024])
 def test_every_resolution_has_two_layers_a_size(resolution: int) -> None:
     with torch.device("meta"):
-        decoder = StyleDecoder(resolution, 1, latent=4, style=4, base=4096, widest=8)
+        decoder = StyleDecoder(resolution, 1, latent_dim=4, style=4, base=4096, widest=8)
         encoder = StyleEncoder(resolution, 1, style=4, base=4, widest=8).eval()
         layers = 2 * int(math.log2(resolution)) - 2
         codes = decoder.codes(torch.empty(2, 4))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn.bigan import BiGAN, BiNetworks, Settings
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.nets.joint import Joint, drop
 from damc.nets.mlp import mlp
 
@@ -33,11 +33,11 @@ def banana(n: int, generator: torch.Generator) -> Tensor:
     return torch.stack([u[:, 0], 0.5 * u[:, 0].square() + 0.4 * u[:, 1]], 1).view(n, 2, 1, 1)
 
 
-def toy(judge: type[Joint]) -> BiGAN:
+def toy(critic: type[Joint]) -> BiGAN:
     torch.manual_seed(0)
     decoder = nn.Sequential(*mlp((2, 64, 64, 2)), nn.Unflatten(1, (2, 1, 1)))
     encoder = nn.Sequential(nn.Flatten(), *mlp((2, 64, 64, 2)))
-    return BiGAN(BiNetworks(decoder, encoder, judge(nn.Flatten(), 2, 2, (64, 64))), 2, TOY)
+    return BiGAN(BiNetworks(decoder, encoder, critic(nn.Flatten(), 2, 2, (64, 64))), 2, TOY)
 
 
 def trained(learner: BiGAN, iterations: int) -> BiGAN:
@@ -79,7 +79,7 @@ def test_a_judge_blind_to_the_latent_point_teaches_no_inverse() -> None:
 def test_digits_come_back_better_than_their_mean() -> None:
     images = load_images("digits")
     x = images.batch(torch.arange(len(images)))
-    learner = find("digits-small").learner("bigan-sigma")
+    learner = find_preset("digits-small").learner("bigan-sigma")
     fit(learner, images, iterations=200, progress=False)
     error = float((learner.reconstruct(x) - x).square().mean())
     assert error < 0.8 * float((x - x.mean(0)).square().mean())
@@ -91,8 +91,8 @@ def make(settings: Settings = QUICK) -> BiGAN:
     torch.manual_seed(0)
     decoder = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Unflatten(1, (1, 4, 4)))
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    judge = Joint(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 8, 3, (8, 8))
-    return BiGAN(BiNetworks(decoder, encoder, judge), 3, settings)
+    critic = Joint(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 8, 3, (8, 8))
+    return BiGAN(BiNetworks(decoder, encoder, critic), 3, settings)
 
 
 def test_the_scores_are_those_of_the_paper() -> None:
@@ -102,15 +102,15 @@ def test_the_scores_are_those_of_the_paper() -> None:
     z = nets.encoder(X)
     back = nets.decoder(z)
     error = (X - back).abs().sum((1, 2, 3))
-    sure = F.binary_cross_entropy_with_logits(nets.judge(back, z), torch.ones(6), reduction="none")
+    sure = F.binary_cross_entropy_with_logits(nets.critic(back, z), torch.ones(6), reduction="none")
     torch.testing.assert_close(learner.anomaly_score(X), 0.9 * error + 0.1 * sure)
     learner.settings = replace(learner.settings, score="features", alpha=0.25)
-    apart = (nets.judge.features(X, z) - nets.judge.features(back, z)).abs().sum(1)
+    apart = (nets.critic.features(X, z) - nets.critic.features(back, z)).abs().sum(1)
     torch.testing.assert_close(learner.anomaly_score(X), 0.25 * error + 0.75 * apart)
 
 
 def test_each_network_goes_down_its_own_loss() -> None:
-    # Small steps without penalty: the judge's loss falls by its own update, and each of the other
+    # Small steps without penalty: the critic's loss falls by its own update, and each of the other
     # two losses by that of its network.
     learner = make(replace(QUICK, gradient_penalty=0.0, decoder_rate=1e-4, amortizer_rate=1e-4))
     start = make(learner.settings).learned
@@ -119,18 +119,18 @@ def test_each_network_goes_down_its_own_loss() -> None:
     z = torch.randn(6, 3, generator=seeded())
 
     @torch.no_grad()
-    def losses(judge: Joint, decoder: nn.Module, encoder: nn.Module) -> list[float]:
-        data, made = judge(X, encoder(X)), judge(decoder(z), z)
+    def losses(critic: Joint, decoder: nn.Module, encoder: nn.Module) -> list[float]:
+        data, made = critic(X, encoder(X)), critic(decoder(z), z)
         return [
             float(F.softplus(-data).mean() + F.softplus(made).mean()),
             float(F.softplus(-made).mean()),
             float(F.softplus(data).mean()),
         ]
 
-    before = losses(start.judge, start.decoder, start.encoder)
-    judged = losses(new.judge, start.decoder, start.encoder)
-    after = losses(new.judge, new.decoder, new.encoder)
-    assert judged[0] < before[0] and after[1] < judged[1] and after[2] < judged[2]
+    before = losses(start.critic, start.decoder, start.encoder)
+    criticd = losses(new.critic, start.decoder, start.encoder)
+    after = losses(new.critic, new.decoder, new.encoder)
+    assert criticd[0] < before[0] and after[1] < criticd[1] and after[2] < criticd[2]
 
 
 def test_the_copies_follow_slowly() -> None:
@@ -166,7 +166,7 @@ def test_dropout_keeps_the_mean_and_only_its_generator_decides() -> None:
 def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
     def fresh() -> Any:
         torch.manual_seed(0)
-        return find("digits-small").learner("bigan-sigma", dropout=0.5)
+        return find_preset("digits-small").learner("bigan-sigma", dropout=0.5)
 
     images = load_images("digits")
     common: dict[str, Any] = {"batch": 16, "progress": False}

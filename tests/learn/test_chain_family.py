@@ -17,7 +17,7 @@ from damc.learn.abp import ABP
 from damc.learn.abp import Settings as ABPSettings
 from damc.learn.lebm import LEBM, PersistentLEBM
 from damc.learn.lebm import Settings as LEBMSettings
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.learn.sri import SRI
 from damc.learn.sri import Settings as SRISettings
 from damc.learn.starts import NoiseStarts
@@ -31,7 +31,7 @@ QUICK = {
     "start_steps": 2,
     "updates": 2,
     "inference_steps": 40,
-    "langevin_steps": 5,
+    "prior_sample_steps": 5,
 }
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
@@ -42,7 +42,7 @@ def make(method: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     known = LEARNERS[method].settings_type.__dataclass_fields__
     quick = {name: value for name, value in QUICK.items() if name in known}
-    return find("digits-small").learner(method, **(quick | changes))
+    return find_preset("digits-small").learner(method, **(quick | changes))
 
 
 def seeded(seed: int = 1) -> torch.Generator:
@@ -68,7 +68,7 @@ class Zero(nn.Module):
 def test_damc_g_is_damc_with_the_energy_fixed_at_zero(zero: bool) -> None:
     gaussian = make("damc-g")
     assert gaussian.model.prior.energy is None
-    energy = Zero() if zero else find("digits-small").networks.build_energy()
+    energy = Zero() if zero else find_preset("digits-small").networks.build_energy()
     decoder, s = copy.deepcopy(gaussian.model.decoder), gaussian.settings
     with_energy = DAMC(
         LatentModel(decoder, energy, 8, s.sigma), copy.deepcopy(gaussian.amortizer), s
@@ -229,7 +229,7 @@ def test_what_a_trained_learner_gives(method: str) -> None:
     first = learner.sample(5, source=learner.sources[0], generator=seeded())
     assert learner.sample(5, generator=seeded()).equal(first)
     z = learner.infer(X, generator=seeded())
-    assert z.shape == (6, learner.model.latent)
+    assert z.shape == (6, learner.model.latent_dim)
     assert learner.reconstruct(X, generator=seeded()).shape == X.shape
     energy = learner.model.prior.energy
     with torch.no_grad():

@@ -197,8 +197,8 @@ def test_what_a_trained_learner_gives() -> None:
     assert learner.reconstruct(X, generator=seeded()).shape == X.shape
     raw = learner.infer(X, steps=0, generator=seeded())
     assert raw.equal(learner.amortizer.sample(x=X, generator=seeded()))
-    climbed = learner.infer(X, steps=30, generator=seeded())
-    better = learner.model.log_joint(climbed, X) > learner.model.log_joint(raw, X)
+    refineed = learner.infer(X, steps=30, generator=seeded())
+    better = learner.model.log_joint(refineed, X) > learner.model.log_joint(raw, X)
     assert bool(better.all())
     score = learner.anomaly_score(X, generator=seeded())
     z = learner.infer(X, generator=seeded())
@@ -247,15 +247,15 @@ def test_the_registry_knows_it() -> None:
 def test_the_energy_is_drawn_from_with_a_step_of_its_own_if_asked() -> None:
     """On N(0, I) an unadjusted chain with step s has the variance 1 / (1 - s^2 / 4)."""
     for step, variance in ((None, 1 / (1 - 0.04)), (1.6, 1 / (1 - 0.64))):
-        learner = DAMC.from_preset("digits-small", prior_step_size=0.4, langevin_step_size=step)
+        learner = DAMC.from_preset("digits-small", prior_step_size=0.4, prior_sample_step_size=step)
         assert learner.model.prior.energy is not None
         for weight in learner.model.prior.energy.parameters():
             weight.data.zero_()
         generator = torch.Generator().manual_seed(0)
         z = learner.sample_latent(2000, "energy", generator=generator)
         assert float(z.var()) == pytest.approx(variance, rel=0.03)
-    with pytest.raises(BadInput, match="langevin_step_size must be positive"):
-        DAMC.from_preset("digits-small", langevin_step_size=0.0)
+    with pytest.raises(BadInput, match="prior_sample_step_size must be positive"):
+        DAMC.from_preset("digits-small", prior_sample_step_size=0.0)
 
 
 def test_the_decoder_may_learn_longer_from_the_same_samples() -> None:
@@ -266,7 +266,7 @@ def test_the_decoder_may_learn_longer_from_the_same_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     once, thrice = fresh(1), fresh(3)
     x = torch.rand(8, 1, 8, 8, generator=generator)
-    z_pos, z_neg = torch.randn(2, 8, once.model.latent, generator=generator)
+    z_pos, z_neg = torch.randn(2, 8, once.model.latent_dim, generator=generator)
     first, metrics = (learner.update_theta(x, z_pos, z_neg) for learner in (once, thrice))
     assert torch.equal(metrics["mse"], first["mse"])  # that of the samples, before any update
     for _ in range(2):

@@ -12,7 +12,7 @@ from damc import Amortizer, LatentModel
 from damc.learn.abp import ABP
 from damc.learn.abp import Settings as ABPSettings
 from damc.learn.latent_space import ABPDiffusion, LatentDiffusion, Settings, VAEDiffusion
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.learn.vae import VAE
 
 
@@ -52,7 +52,7 @@ def test_it_learns_the_codes_of_each_image_and_of_all() -> None:
 def test_the_second_stage_leaves_the_base_alone(kind: type[LatentDiffusion]) -> None:
     torch.manual_seed(0)
     small: dict[str, Any] = {"posterior_steps": 3, "updates": 1, "horizon": 4, "first": 0.5}
-    learner = find("digits-small").learner(kind.name, **small)
+    learner = find_preset("digits-small").learner(kind.name, **small)
     assert isinstance(learner, kind)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     parts = (learner.base, learner.amortizer)
@@ -94,7 +94,7 @@ def test_chains_of_abp_go_on_in_the_second_stage() -> None:
 
 def test_before_the_second_stage_it_is_the_base() -> None:
     torch.manual_seed(0)
-    learner = find("digits-small").learner("damc-vae", horizon=10)
+    learner = find_preset("digits-small").learner("damc-vae", horizon=10)
     assert isinstance(learner, VAEDiffusion)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     learner.step(x, torch.arange(5), torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn.meg import MEG, Settings, score_norm
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.nets.joint import Joint, image_energy
 from damc.nets.mlp import mlp
 
@@ -130,7 +130,7 @@ def test_a_linear_energy_settles_where_the_penalty_balances_the_difference() -> 
 def test_samples_on_digits_have_the_mean_of_the_data() -> None:
     images = load_images("digits")
     x = images.batch(torch.arange(len(images)))
-    learner = find("digits-small").learner("meg")
+    learner = find_preset("digits-small").learner("meg")
     far = float((learner.sample(500, generator=seeded()).mean(0) - x.mean(0)).square().mean())
     fit(learner, images, iterations=60, progress=False)
     samples = learner.sample(500, generator=seeded())
@@ -144,7 +144,7 @@ def test_samples_on_digits_have_the_mean_of_the_data() -> None:
 def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
     def make() -> Any:
         torch.manual_seed(0)
-        return find("digits-small").learner("meg")
+        return find_preset("digits-small").learner("meg")
 
     images = load_images("digits")
     common: dict[str, Any] = {"batch": 16, "progress": False}

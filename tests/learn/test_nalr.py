@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import BadInput
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
@@ -18,7 +18,7 @@ INDEX = torch.arange(6)
 def make(**changes: Any) -> Any:
     torch.manual_seed(0)
     quick = {"posterior_steps": 2, "prior_steps": 2, "horizon": 6, "first": 0.5}
-    return find("digits-small").learner("nalr", **(quick | changes))
+    return find_preset("digits-small").learner("nalr", **(quick | changes))
 
 
 def seeded(seed: int = 1) -> torch.Generator:

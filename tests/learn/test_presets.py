@@ -10,7 +10,7 @@ import torch
 
 from damc import DAMC, BadInput
 from damc.learn.learner import count
-from damc.learn.presets import DEMO, PRESETS, find
+from damc.learn.presets import DEMO, PRESETS, find_preset
 from damc.train.loop import build
 
 # Parameters of the decoder, the energy, the denoiser and the encoder in the authors' code.
@@ -33,9 +33,9 @@ def test_paper_presets_have_the_papers_sizes(name: str) -> None:
 
 
 def test_the_noise_null_condition_has_the_papers_size() -> None:
-    networks = replace(find("svhn").networks, amortizer={"embedding": 1024, "null": "noise"})
+    networks = replace(find_preset("svhn").networks, amortizer={"embedding": 1024, "null": "noise"})
     with torch.device("meta"):
-        learner = DAMC.build(networks, find("svhn").settings)
+        learner = DAMC.build(networks, find_preset("svhn").settings)
     assert count(learner.amortizer.null.parameters()) == 146_048 - 1024  # type: ignore[union-attr]
 
 
@@ -43,7 +43,7 @@ def test_the_noise_null_condition_has_the_papers_size() -> None:
 def test_one_iteration_of_every_preset_runs(name: str) -> None:
     one = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1}
     learner = DAMC.from_preset(name, **one)
-    shape = find(name).networks.shape
+    shape = find_preset(name).networks.shape
     metrics = learner.check(learner.step(torch.zeros(2, *shape), torch.arange(2)))
     assert metrics["mse"] >= 0
     assert learner.reconstruct(torch.zeros(1, *shape), steps=1).shape == (1, *shape)
@@ -74,8 +74,8 @@ def test_the_demo_is_a_preset() -> None:
 
 def test_unknown_names_are_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match="did you mean 'mnist-small'"):
-        find("mnist-smal")
+        find_preset("mnist-smal")
     with pytest.raises(BadInput, match="no preset 'zzz'"):
-        find("zzz")
+        find_preset("zzz")
     with pytest.raises(BadInput, match="digits-small"):
         DAMC.from_preset("digits-small", sigmma=1)

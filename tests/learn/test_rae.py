@@ -15,14 +15,14 @@ from damc.learn.rae import RAE, Settings
 X = torch.rand(64, 1, 3, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
-def make(latent: int = 2, **changes: Any) -> RAE:
+def make(latent_dim: int = 2, **changes: Any) -> RAE:
     torch.manual_seed(0)
     decoder = nn.Sequential(
-        nn.Linear(latent, 8), nn.Tanh(), nn.Linear(8, 9), nn.Unflatten(1, (1, 3, 3))
+        nn.Linear(latent_dim, 8), nn.Tanh(), nn.Linear(8, 9), nn.Unflatten(1, (1, 3, 3))
     )
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(9, latent))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(9, latent_dim))
     settings = Settings(**{"horizon": 10, "ring": 200, **changes})
-    return RAE(encoder, decoder, latent, settings)
+    return RAE(encoder, decoder, latent_dim, settings)
 
 
 def run(learner: RAE, iterations: int) -> RAE:

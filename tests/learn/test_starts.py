@@ -9,7 +9,7 @@ from torch import Tensor
 
 from damc import Amortizer
 from damc.learn.chains import ChainLearner
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.learn.starts import AmortizedStarts, NoiseStarts, PersistentStarts
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -35,7 +35,7 @@ def watched(learner: ChainLearner) -> list[Tensor]:
 
 def make(method: str, **changes: Any) -> Any:
     torch.manual_seed(0)
-    return find("digits-small").learner(method, **(TINY | changes))
+    return find_preset("digits-small").learner(method, **(TINY | changes))
 
 
 def test_a_chain_goes_on_where_it_ended_whatever_comes_between() -> None:

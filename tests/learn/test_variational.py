@@ -12,14 +12,14 @@ from torch import Tensor
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn import LEARNERS, Learner
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 
 METHODS = ("vae", "vae-2stage", "rae", "ncp-vae", "adaptive-ce", "damc-vae", "damc-abp")
 SHORT: dict[str, Any] = {
     "posterior_steps": 5,
     "prior_steps": 3,
     "updates": 1,
-    "langevin_steps": 5,
+    "prior_sample_steps": 5,
     "inference_steps": 20,
     "proposals": 20,
     "ring": 300,
@@ -37,7 +37,7 @@ def make(method: str, horizon: int, **changes: Any) -> Learner:
     torch.manual_seed(0)
     known = LEARNERS[method].settings_type.__dataclass_fields__
     settings = {k: v for k, v in {**SHORT, **changes}.items() if k in known}
-    return find("digits-small").learner(method, horizon=horizon, **settings)
+    return find_preset("digits-small").learner(method, horizon=horizon, **settings)
 
 
 def images(n: int = 40) -> Tensor:

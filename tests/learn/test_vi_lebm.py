@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 from damc import LatentModel
-from damc.learn.presets import find
+from damc.learn.presets import find_preset
 from damc.learn.vae import VAE
 from damc.learn.vae import Settings as VAESettings
 from damc.learn.vi_lebm import VILEBM, Settings
@@ -35,7 +35,7 @@ class Zero(nn.Module):
 
 def make(energy: nn.Module | None, **changes: Any) -> VILEBM:
     torch.manual_seed(0)
-    networks = find("digits-small").networks
+    networks = find_preset("digits-small").networks
     built = VILEBM.build(networks, Settings(sigma=SIGMA, prior_steps=2, **changes))
     model = LatentModel(built.model.decoder, energy, 8, SIGMA)
     return VILEBM(model, built.encoder, built.settings)
@@ -97,7 +97,7 @@ def test_with_an_energy_of_zero_it_is_the_vae(energy: nn.Module | None) -> None:
 
 
 def test_a_real_energy_parts_from_the_vae_and_learns() -> None:
-    energy = find("digits-small").networks.build_energy()
+    energy = find_preset("digits-small").networks.build_energy()
     assert energy is not None
     learner = make(energy, energy_rate=1e-2)
     before = [p.detach().clone() for p in energy.parameters()]

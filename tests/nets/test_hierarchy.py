@@ -46,7 +46,7 @@ def test_chains_are_independent_of_each_other() -> None:
 @pytest.mark.parametrize("name", ["digits-small", "cifar10-small", "mnist"])
 def test_every_kind_of_preset_has_one(name: str) -> None:
     networks = PRESETS[name].networks
-    sizes = layer_sizes(networks.latent)
+    sizes = layer_sizes(networks.latent_dim)
     g = hierarchical_decoder(networks, sizes)
     assert g(torch.randn(2, sum(sizes))).shape == (2, *networks.shape)
 

@@ -32,7 +32,7 @@ from damc.nets import (
 )
 from damc.nets.decoder import FirstLayer
 
-# name: (latent, ngf, nif, image shape) and the parameters of decoder, energy and encoder.
+# name: (latent_dim, ngf, nif, image shape) and the parameters of decoder, energy and encoder.
 PAPER: dict[str, tuple[int, int, int, tuple[int, int, int], int, int, int]] = {
     "svhn": (100, 64, 64, (3, 32, 32), 3_447_683, 60_601, 11_146_752),
     "celeba64": (100, 128, 64, (3, 64, 64), 12_656_515, 60_601, 15_342_592),
@@ -56,10 +56,10 @@ def gradient_to_input(net: nn.Module, z: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_parameter_counts_are_the_papers(name: str) -> None:
-    latent, ngf, nif, shape, decoder, energy, encoder = PAPER[name]
+    latent_dim, ngf, nif, shape, decoder, energy, encoder = PAPER[name]
     with torch.device("meta"):
-        assert count(conv_decoder(latent, DECODERS[name], shape[0], ngf)) == decoder
-        assert count(mlp_energy(latent)) == energy
+        assert count(conv_decoder(latent_dim, DECODERS[name], shape[0], ngf)) == decoder
+        assert count(mlp_energy(latent_dim)) == energy
         assert count(conv_encoder(shape, ENCODERS[name], nemb=1024, width=nif)) == encoder
 
 
@@ -70,9 +70,9 @@ def test_inversion_energy_has_three_hidden_layers() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_papers_networks_have_the_images_shape(name: str) -> None:
-    latent, _, _, shape, *_ = PAPER[name]
-    z = torch.randn(2, latent)
-    decoder = conv_decoder(latent, DECODERS[name], shape[0], width=2)
+    latent_dim, _, _, shape, *_ = PAPER[name]
+    z = torch.randn(2, latent_dim)
+    decoder = conv_decoder(latent_dim, DECODERS[name], shape[0], width=2)
     x = decoder(z)
     assert x.shape == (2, *shape)
     assert x.abs().max() <= 1
@@ -199,10 +199,10 @@ def test_shuffle_rows_can_express_transposed_rows() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(shape=shapes, latent=st.integers(1, 9))
-def test_any_image_shape(shape: tuple[int, int, int], latent: int) -> None:
-    z = torch.randn(2, latent, dtype=torch.float64)
-    decoder = conv_decoder_for(shape, latent, width=2).double()
+@given(shape=shapes, latent_dim=st.integers(1, 9))
+def test_any_image_shape(shape: tuple[int, int, int], latent_dim: int) -> None:
+    z = torch.randn(2, latent_dim, dtype=torch.float64)
+    decoder = conv_decoder_for(shape, latent_dim, width=2).double()
     x = decoder(z)
     assert x.shape == (2, *shape)
     assert x.dtype == torch.float64
@@ -297,9 +297,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "zero size": (lambda: mlp((3, 0, 1)), "sizes"),
     "fraction": (lambda: mlp((3, 2.5, 1)), "sizes"),  # type: ignore[arg-type]
     "activation": (lambda: mlp((3, 2, 1), "swish"), "swish"),
-    "latent": (lambda: mlp_energy(0), "latent"),
+    "latent": (lambda: mlp_energy(0), "latent_dim"),
     "hidden": (lambda: mlp_energy(2, (-1,)), "hidden"),
-    "decoder latent": (lambda: conv_decoder(-1, DECODERS["svhn"], 3), "latent"),
+    "decoder latent": (lambda: conv_decoder(-1, DECODERS["svhn"], 3), "latent_dim"),
     "decoder channels": (lambda: conv_decoder(2, DECODERS["svhn"], 0), "channels"),
     "decoder width": (lambda: conv_decoder(2, DECODERS["svhn"], 3, 0), "width"),
     "few rows": (lambda: conv_decoder(2, (UpLayer(1, 4),), 3), "first map"),

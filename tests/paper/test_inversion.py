@@ -28,7 +28,7 @@ def published(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     folder = tmp_path / "weights"
     folder.mkdir()
-    decoder = StyleDecoder(16, latent=6, style=8, base=120, widest=12, mapping_layers=2)
+    decoder = StyleDecoder(16, latent_dim=6, style=8, base=120, widest=12, mapping_layers=2)
     encoder = StyleEncoder(16, style=8, base=4, widest=8).eval()
     for name, net in (
         ("styleganinv_tower256_generator", decoder),

@@ -16,10 +16,9 @@ from damc.data import load_images
 from damc.errors import BadInput
 from damc.kernels.underdamped import Underdamped
 from damc.learn import METHODS
-from damc.learn.presets import find
-from damc.paper import TABLES
-from damc.paper import find as find_table
-from damc.paper.scales import Capacity, Economies, Steps
+from damc.learn.presets import find_preset
+from damc.paper import TABLES, find_table
+from damc.paper.scales import Capacity, Speedups, Steps
 from damc.paper.show import show
 from damc.paper.table import Cell, Measure, Options, Table, slug
 from damc.paper.training import Budget, _first, train
@@ -115,7 +114,7 @@ def test_every_table_has_cells_whose_names_and_methods_exist() -> None:
         assert {cell.seed for cell in cells} == {0, 1}
         for cell in cells:
             if "preset" in cell.plan:
-                assert find(cell.plan["preset"])
+                assert find_preset(cell.plan["preset"])
         if name in ("generation", "anomaly", "ablation", "latent-spaces"):
             assert {cell.row for cell in cells} <= set(METHODS)
 
@@ -126,34 +125,34 @@ def test_there_is_no_such_table() -> None:
 
 
 def test_capacity_and_steps_change_what_they_say() -> None:
-    preset = find("mnist-5k-small")
+    preset = find_preset("mnist-5k-small")
     quarter = Capacity().changed(preset, "f=1/4")
     assert quarter.networks.amortizer["capacity"] == preset.networks.amortizer["capacity"] / 4
     assert Steps().changed(preset, "T=50").settings.posterior_steps == 50
 
 
-def test_momentum_and_economies_change_what_they_say() -> None:
-    preset = find("mnist-5k-small")
+def test_momentum_and_speedups_change_what_they_say() -> None:
+    preset = find_preset("mnist-5k-small")
     short = Steps().changed(preset, "T=10, underdamped").learner("damc")
     assert short.posterior_kernel == Underdamped(
         preset.settings.posterior_step_size, 10, friction=10.0
     )
     assert Steps().changed(preset, "T=10").settings.posterior_kernel == "langevin"
-    exact = Economies().changed(preset, "exact").settings
+    exact = Speedups().changed(preset, "exact").settings
     assert (exact.start_solver, exact.start_steps, exact.posterior_steps) == ("ancestral", 100, 30)
-    cheap = Economies().changed(preset, "all three").settings
+    cheap = Speedups().changed(preset, "all three").settings
     assert (cheap.start_steps, cheap.encoder_updates, cheap.posterior_steps) == (10, 1, 10)
-    one = Economies().changed(preset, "encoder in 1 of 6 updates").settings
+    one = Speedups().changed(preset, "encoder in 1 of 6 updates").settings
     assert replace(one, encoder_updates=None) == exact
 
 
 def test_an_unknown_kernel_is_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match="posterior_kernel must be 'langevin' or 'underdamped'"):
-        replace(find("mnist-5k-small").settings, posterior_kernel="hmc")
+        replace(find_preset("mnist-5k-small").settings, posterior_kernel="hmc")
 
 
 def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
-    preset, images = find("digits-small"), load_images("digits")
+    preset, images = find_preset("digits-small"), load_images("digits")
     changes = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1}
     budget = Budget(minutes=0.005)
     folder = tmp_path / "one"
@@ -173,7 +172,7 @@ def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
 
 def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
     """A machine that has become a thousand times slower since then gives no fewer iterations."""
-    preset, images = find("digits-small"), load_images("digits")
+    preset, images = find_preset("digits-small"), load_images("digits")
     changes = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1}
     (tmp_path / "product.json").write_text("1e-6")
     folder = tmp_path / "one"
@@ -193,7 +192,7 @@ def test_the_first_of_several_values_stays(tmp_path: Path) -> None:
 
 
 def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
-    preset = find("svhn-small")
+    preset = find_preset("svhn-small")
     assert preset.learner("damc").settings.posterior_steps == 10
     assert preset.learner("lebm").settings.posterior_steps == 20
     assert preset.learner("damc", posterior_steps=7).settings.posterior_steps == 7
