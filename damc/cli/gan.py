@@ -103,7 +103,7 @@ class TrainGAN:
 
     def _training(self) -> Any:
         from damc.data import load_images
-        from damc.inversion.gan import Settings, Sizes
+        from damc.inversion.gan import GANSettings, Sizes
         from damc.inversion.gan_training import GANTraining
         from damc.inversion.stylegan import check_resolution
         from damc.train.origin import Origin
@@ -119,7 +119,7 @@ class TrainGAN:
             base=self.width * self.size,
             widest=self.widest,
         )
-        settings = Settings(
+        settings = GANSettings(
             r1=self.r1,
             r1_every=self.r1_every,
             decoder_rate=self.rate,

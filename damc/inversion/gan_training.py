@@ -18,7 +18,7 @@ from torch import Tensor
 from damc.data import Images
 from damc.errors import Diverged
 from damc.files import to_safetensors
-from damc.inversion.gan import GAN, Settings, Sizes
+from damc.inversion.gan import GAN, GANSettings, Sizes
 from damc.learn.learner import count
 from damc.metrics.frechet import distances, statistics
 from damc.report import plots
@@ -54,7 +54,7 @@ class GANTraining:
     """
 
     sizes: Sizes
-    settings: Settings
+    settings: GANSettings
     folder: Path
     iterations: int
     origin: Origin
@@ -136,7 +136,8 @@ def summarize_gan(
         table["seconds"] = _seconds(records)
     samples = draw_samples(learner, run.path, seed=seed)
     generator = torch.Generator(learner.r1.device).manual_seed(seed)
-    safe = learner.sample(64, truncation=0.7, generator=generator).cpu()
+    with torch.no_grad():
+        safe = learner.decode(learner.codes(64, generator, truncation=0.7)).cpu()
     place = run.path / "pictures"
     pictures = {
         "Samples.": samples,
@@ -152,7 +153,7 @@ def summarize_gan(
         kept = [{k: v for k, v in record.items() if k != "seconds"} for record in records]
         path = pictures["Training curves."] = plots.curves(kept, place / "curves.png")
         sections.append(Section("Training", pictures={"What was logged in training.": path}))
-    sections.append(Section("Settings", settings=run.config))
+    sections.append(Section("GANSettings", settings=run.config))
     run.write(DECODER, to_safetensors(learner.decoder.state_dict()))
     title = f"damc: a StyleGAN of {train.name} at iteration {learner.iteration:,}"
     return Summary(table, pictures, write_report(run.path / "report.html", title, sections))

@@ -117,9 +117,9 @@ def invert(
         z = parts.chain(x, z0, n, generator=generator)
     elif method.startswith("lebm") and isinstance(parts, Inversion):
         posterior = parts.posterior(x)
-        z = descend(lambda z: -posterior(z), z0, n, rate)
+        z, _ = descend(lambda z: -posterior(z), z0, n, rate)
     else:
-        z = descend(lambda z: problem.misfit(x, z), z0, n, rate)
+        z, _ = descend(lambda z: problem.misfit(x, z), z0, n, rate)
     with torch.no_grad():
         images, first = problem.decode(z), problem.decode(z0)
         perceptual = None if problem.perceptual is None else problem.perceptual_distance(x, images)
@@ -150,16 +150,22 @@ def invert(
 
 def descend(
     objective: Callable[[Tensor], Tensor], z: Tensor, iterations: int, rate: float
-) -> Tensor:
-    """Adam from z, ``(B, d)``, down an objective ``(B, d) -> (B,)``, each point for itself."""
+) -> tuple[Tensor, Tensor]:
+    """Adam from z, ``(B, d)``, down an objective ``(B, d) -> (B,)``, each point for itself.
+
+    Returns:
+        Where the points end, ``(B, d)``, and the mean objective before each iteration, ``(T,)``.
+    """
     z = z.detach().clone()
     optimizer = torch.optim.Adam([z], lr=rate)
+    values = z.new_empty(iterations)
     for k in range(iterations):
         value, z.grad = value_and_grad(objective, z)
         optimizer.step()
+        values[k] = value.mean()
         if not bool(torch.isfinite(value).all()):
             raise Diverged(f"the misfit is not finite after {k} iterations")
-    return z
+    return z, values
 
 
 def _start(

@@ -22,7 +22,6 @@ from damc.anomaly.scores import FLOOR, Calibration, detail_of, error_and_detail,
 from damc.data import Images, heldout_split, load_images
 from damc.errors import BadInput
 from damc.learn import Learner, find_method
-from damc.learn.latent import PosteriorMoves
 from damc.learn.presets import find_preset
 from damc.metrics.detection import Detection, detection_scores
 from damc.paper.table import Cell, Measure, Options, Table
@@ -146,8 +145,8 @@ def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict
         found = [what(images.batch(part).to(learner.device)) for part in parts]
         return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
-    # To a learner without an amortizer the first sight is its reconstruction, and dear.
-    once = type(learner).glimpse is Learner.glimpse
+    # Without an amortizer the first guess is the reconstruction itself, which takes long.
+    once = not learner.amortized
 
     def errors(x: Tensor) -> dict[str, Tensor]:
         samples = 1 if once else _GLIMPSES
@@ -171,9 +170,8 @@ def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict
 def _uncalibrated(learner: Learner, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Every score that needs no calibration, and the misfit, ``(B,)`` each; one inference serves
     all if it can."""
-    own = type(learner).anomaly_score
     found: dict[str, Tensor] = {}
-    if isinstance(learner, PosteriorMoves) and own is PosteriorMoves.anomaly_score:
+    if learner.score == "joint":
         model = learner.model
         z = learner.infer(x, generator=generator)
         y, prior = model.decoder(z), -model.prior.log_prob(z)
@@ -181,9 +179,9 @@ def _uncalibrated(learner: Learner, x: Tensor, generator: torch.Generator) -> di
         found |= {"own": error / (2 * model.sigma**2) + prior, "authors": error + prior}
     else:
         found["own"] = learner.anomaly_score(x, generator=generator)
-        if hasattr(learner, "model"):
+        if learner.model is not None:
             found["authors"] = score(learner, x, "authors", generator=generator)
-        if type(learner).reconstruct is Learner.reconstruct:
+        if learner.inference is None:
             return found
         y = learner.reconstruct(x, generator=generator)
         error = (x - y).square().flatten(1).sum(1)

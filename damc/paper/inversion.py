@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from damc.data import load_images
 from damc.errors import BadInput
-from damc.inversion.gan import GAN, Settings, Sizes
+from damc.inversion.gan import GAN, GANSettings, Sizes
 from damc.inversion.gan_training import GANTraining
 from damc.inversion.invert import figures, invert_images, open_source, own_images
 from damc.inversion.learner import Inversion
@@ -150,7 +150,7 @@ def _trained_here(cell: Cell, decoder: Path, learned: Path, options: Options) ->
     origin = Origin(cell.column, _shape(cell, options), root=_root(options))
     if not (decoder / "decoder.safetensors").is_file():
         iterations = cell.plan["decoder_iterations"]
-        settings = Settings(horizon=iterations)
+        settings = GANSettings(horizon=iterations)
         GANTraining(Sizes(origin.shape), settings, decoder, iterations, origin, cell.seed).run()
     gan = load(decoder)
     assert isinstance(gan, GAN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["MEASURES", "Quality", "remark"]
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,7 @@ class Quality:
             frechet, kernel = self.distance(learner, source, seed)
             figures[f"frechet{suffix}"] = frechet
             figures[f"kernel{suffix}"] = kernel
-        with contextlib.suppress(NotImplementedError):  # a method without inference
+        if learner.inference is not None:
             figures["mse"] = self.error(learner, seed)
         return figures
 
@@ -78,12 +77,13 @@ class Quality:
         frechet, kernel = distances(found, self.real, split="train")
         return frechet.value, kernel.value
 
-    def error(self, learner: Learner, seed: int, **options: str) -> float:
-        """Squared error per pixel of reconstructed test images; options are `reconstruct`'s."""
+    def error(self, learner: Learner, seed: int, source: str | None = None) -> float:
+        """Squared error per pixel of reconstructed test images, inferred by `source`."""
         generator = torch.Generator(learner.device).manual_seed(seed)
         errors = []
         for part in torch.split(self.unseen.to(learner.device), 250):
-            image = learner.reconstruct(part, generator=generator, **options)
+            with torch.no_grad():
+                image = learner.decode(learner.infer(part, source=source, generator=generator))
             errors.append((image - part).square().flatten(1).mean(1))
         return float(torch.cat(errors).mean())
 

@@ -112,10 +112,13 @@ class Steps(_Scaled):
 
     def changed(self, preset: Preset, row: str) -> Preset:
         steps, _, kernel = row.removeprefix("T=").partition(", ")
-        settings = replace(
-            preset.settings, posterior_steps=int(steps), posterior_kernel=kernel or "langevin"
+        recipe = replace(
+            preset.recipe,
+            posterior_steps=int(steps),
+            warm_posterior_steps=None,
+            posterior_kernel=kernel or "langevin",
         )
-        return replace(preset, settings=settings, own={})
+        return replace(preset, recipe=recipe)
 
 
 class Speedups(_Scaled):
@@ -143,4 +146,5 @@ class Speedups(_Scaled):
         for name, change in self.changes.items():
             if row in (name, "all three"):
                 settings |= change
-        return replace(preset, settings=replace(preset.settings, **settings), own={})
+        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None)
+        return replace(preset, recipe=recipe)

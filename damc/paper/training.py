@@ -16,7 +16,7 @@ import torch
 from damc.data import Images
 from damc.errors import BadInput
 from damc.files import write_atomically
-from damc.learn import Learner
+from damc.learn import Learner, find_method
 from damc.learn.presets import Preset
 from damc.train.feed import batches
 from damc.train.loop import fit
@@ -67,7 +67,7 @@ def train(
 
     def fresh(horizon: int) -> Learner:
         torch.manual_seed(seed)
-        return preset.learner(method, **{**changes, "horizon": horizon})
+        return find_method(method).from_preset(preset, **{**changes, "horizon": horizon})
 
     iterations = budget.iterations
     if iterations is None:

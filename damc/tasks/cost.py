@@ -147,8 +147,7 @@ def cost(
     if not 0 <= budget < math.inf:
         raise BadInput(f"the budget is {budget} seconds: 0 or more are wanted")
     start = time.monotonic()
-    learner = preset.learner("damc")
-    assert isinstance(learner, DAMC)
+    learner = DAMC.from_preset(preset)
     learner.to(device)
     timings = _rounds(_things(learner, batch, train_batch, seed), rounds, budget, progress)
     if images is None:

@@ -14,7 +14,6 @@ from torch import Tensor
 from damc.data import Images
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner
-from damc.learn.latent import PosteriorMoves
 from damc.metrics.images import mse, psnr
 
 
@@ -75,7 +74,7 @@ def reconstruct(
     """
     if (limit is not None and limit < 1) or (steps is not None and steps < 0):
         raise BadInput(f"n is {limit} and steps {steps}: at least 1 image and 0 steps are wanted")
-    if steps is not None and not isinstance(learner, PosteriorMoves):
+    if steps is not None and learner.inference != "chain":
         raise BadInput(f"{learner.name} infers without posterior moves: leave steps out")
     sets = [images] if isinstance(images, Images) else list(images)
     places = [(s, i) for s in sets for i in range(0, len(s), batch)]

@@ -13,7 +13,6 @@ import torch
 
 from damc.errors import BadInput, Unable
 from damc.learn import Learner
-from damc.learn.amortized import AmortizedLearner
 from damc.report import plots
 from damc.report.measured import kept
 from damc.report.page import Section, write_report
@@ -114,7 +113,7 @@ def summarize(
 
 def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, torch.Tensor]:
     """Energies by where the latent points come from; empty without energy or amortizer."""
-    if not isinstance(learner, AmortizedLearner) or learner.model.prior.energy is None:
+    if learner.prior is None or not learner.amortized:
         return {}
     device = learner.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -124,7 +123,8 @@ def _energies(learner: Learner, unseen: Unseen | None, seed: int) -> dict[str, t
         found["data"] = learner.infer(x, noise=True, generator=generator)
     for source in sources(learner):
         found[source] = learner.sample_latent(500, source, None, generator)
-    energy = learner.model.prior.energy
+    energy = learner.prior.energy
+    assert energy is not None
     with torch.no_grad():
         values = {name: energy(z).flatten().cpu() for name, z in found.items()}
     for name, value in values.items():

@@ -16,7 +16,7 @@ import torch
 
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_method
-from damc.learn.damc import Settings
+from damc.learn.damc import DAMCSettings
 from damc.learn.presets import Preset
 from damc.tasks.summarize import Summary, draw_pictures, summarize
 from damc.train.loop import fit
@@ -57,7 +57,8 @@ class Training:
         """Trains, and summarizes on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
         torch.manual_seed(self.seed)
-        learner = self.preset.learner(self.method, **self._schedule(), **self.changes)
+        kind = find_method(self.method)
+        learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
         fit(
             learner,
             images,
@@ -99,7 +100,7 @@ class Training:
                 raise Diverged(f"iteration {iteration}: {error}; {where}") from error
 
 
-def parse_settings(texts: Iterable[str], kind: Any = Settings) -> dict[str, Any]:
+def parse_settings(texts: Iterable[str], kind: Any = DAMCSettings) -> dict[str, Any]:
     """Settings, of Algorithm 1 or another dataclass, written as "name=value", with their types.
 
     Example:

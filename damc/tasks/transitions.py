@@ -15,8 +15,8 @@ from torch import Tensor
 from damc.data import Images
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import Kernel, State
+from damc.kernels.langevin import Langevin
 from damc.learn import Learner
-from damc.learn.chains import ChainLearner
 from damc.report import plots
 from damc.report.page import Section
 
@@ -152,9 +152,9 @@ def transitions(
         raise BadInput(
             f"steps is {steps}, chains {chains} and show {show}: at least 1, 2 and 1 are wanted"
         )
-    if not isinstance(learner, ChainLearner) or learner.model.prior.energy is None:
+    if learner.prior is None or learner.prior.energy is None:
         raise BadInput(f"this {learner.name} run has no energy, and so no chains on its prior")
-    model, energy = learner.model, learner.model.prior.energy
+    model, energy = learner.model, learner.prior.energy
     parameter = next(learner.parameters())
     generator = torch.Generator(parameter.device).manual_seed(seed)
 
@@ -162,13 +162,14 @@ def transitions(
     times = sorted({round(steps * k / 10) for k in range(11)})
     marks = {0, steps, *(mark for mark in MARKS if mark <= steps)}
     z = torch.empty(chains, model.latent_dim).to(parameter).normal_(generator=generator)
-    state = learner.prior_kernel.init(z)
+    kernel = Langevin(learner.settings.prior_step_size)
+    state = kernel.init(z)
     # Allocated once, for the same reason as in `Kernel.run`.
     trace = torch.empty(len(regular), chains, model.latent_dim)
     energies = torch.empty(len(regular), chains)
     looks, strips = {}, []
     for stop in _bar(sorted({*regular, *times, *marks}), progress):
-        state = _move(learner.prior_kernel, state, learner, stop, generator)
+        state = _move(kernel, state, learner, stop, generator)
         with torch.no_grad():
             e = energy(state.z).flatten().cpu()
         if not bool(torch.isfinite(e).all()):
@@ -202,17 +203,17 @@ def _spacing(steps: int) -> int:
 
 
 def _move(
-    kernel: Kernel, state: State, learner: ChainLearner, stop: int, generator: torch.Generator
+    kernel: Kernel, state: State, learner: Learner, stop: int, generator: torch.Generator
 ) -> State:
     """The chains moved on until they have made `stop` steps."""
     start = state.moves
     try:
-        return kernel.run(state, learner.model.prior, generator, steps=stop - start)[0]
+        return kernel.run(state, learner.prior, generator, steps=stop - start)[0]
     except Diverged as error:
         raise Diverged(f"the chains blew up between steps {start} and {stop}: {error}") from error
 
 
-def _decode(learner: ChainLearner, z: Tensor) -> Tensor:
+def _decode(learner: Learner, z: Tensor) -> Tensor:
     with torch.no_grad():
         images = torch.cat([learner.model.decoder(part).cpu() for part in torch.split(z, _BATCH)])
     if not bool(torch.isfinite(images).all()):
@@ -234,9 +235,9 @@ def _look(x: Tensor, energies: Tensor) -> Look:
     )
 
 
-def _look_at_data(learner: ChainLearner, data: Images, generator: torch.Generator) -> Look:
-    energy = learner.model.prior.energy
-    assert energy is not None
+def _look_at_data(learner: Learner, data: Images, generator: torch.Generator) -> Look:
+    assert learner.prior is not None and learner.prior.energy is not None
+    energy = learner.prior.energy
     if len(data) < 2:
         raise BadInput(f"{data.name} has {len(data)} images, but at least 2 are wanted")
     x = data.batch(torch.arange(min(_REAL, len(data))))

@@ -254,10 +254,9 @@ class _Loop:
         """Draws from the model: finite weights may be too large to compute with, and metrics are
         those from before the update."""
         generator = torch.Generator(self.fabric.device).manual_seed(0)
-        try:
-            images = self.learner.sample(2, generator=generator)
-        except NotImplementedError:
+        if not self.learner.sources:
             return
+        images = self.learner.sample(2, generator=generator)
         if not bool(torch.isfinite(images).all()):
             raise Diverged(f"samples of the model are not finite after iteration {k}")
 
@@ -286,7 +285,7 @@ def _resume(learner: Learner, path: Path | None, fabric: Any) -> None:
     if fabric.world_size > 1:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
-        learner.synchronize = average
+        learner.average_gradients(average)
 
 
 def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> None:

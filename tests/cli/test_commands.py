@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import damc as library
+from damc import DAMC
 from damc.cli import COMMANDS
 from damc.data import heldout_split, load_images
 from damc.learn.presets import PRESETS
@@ -164,7 +165,7 @@ def test_presets_counts_the_networks_that_are_built(damc: Any, tmp_path: Path) -
     assert damc("presets", "--out", tmp_path).code == 0
     rows = {row["preset"]: row for row in results(tmp_path)["presets"]}
     assert list(rows) == list(PRESETS)
-    learner = PRESETS["digits-small"].learner()
+    learner = DAMC.from_preset("digits-small")
     count = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, module in count.items():
         assert rows["digits-small"][name] == sum(p.numel() for p in module.parameters())

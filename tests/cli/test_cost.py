@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from damc import DAMC
 from damc.errors import BadInput
 from damc.learn.presets import find_preset
 from damc.tasks import cost as module
@@ -20,7 +21,7 @@ def test_the_command_counts_and_times(damc: Any, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "results.json").read_text())
     rows = {row["of"]: row for row in found["table"]}
-    learner = find_preset("digits-small").learner()
+    learner = DAMC.from_preset("digits-small")
     parts = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, part in parts.items():
         assert rows[name]["parameters"] == sum(p.numel() for p in part.parameters())

@@ -16,7 +16,7 @@ from damc.data import load_images
 from damc.errors import BadInput, Diverged
 from damc.latent import LatentModel
 from damc.learn import ABP, DAMC, LEBM
-from damc.learn.damc import Settings
+from damc.learn.damc import DAMCSettings
 from damc.tasks.generate import generate
 from damc.tasks.transitions import transitions
 from damc.train.loop import load
@@ -47,7 +47,7 @@ class Screen(nn.Module):
 def learner(precision: float | None, step_size: float = 0.4) -> DAMC:
     model = LatentModel(Screen(), None if precision is None else Bowl(precision), 4, 1.0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(4, 8))
-    settings = Settings(sigma=1.0, prior_step_size=step_size)
+    settings = DAMCSettings(sigma=1.0, prior_step_size=step_size)
     return DAMC(model, Amortizer(4, encoder, embedding=8), settings)
 
 

@@ -67,14 +67,14 @@ class PlainDAMC:
     def step(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """One iteration on images x ``(B, C, H, W)``; returns the posterior samples."""
         z0 = self.start(x, generator)
-        z_neg = self.prior_chain(z0, generator)
         z_pos = self.posterior_chain(z0, x, generator)
         self.update("decoder", self.squared_error(x, z_pos).mean())
+        self.learn_amortizer(z_pos, x, generator)
+        z_neg = self.prior_chain(z0, generator)
         e_pos, e_neg = self.energy(z_pos), self.energy(z_neg)
         penalty = e_pos.square().mean() + e_neg.square().mean()
         difference = e_pos.mean() - e_neg.mean()
         self.update("energy", difference + self.settings.energy_penalty * penalty)
-        self.learn_amortizer(z_pos, x, generator)
         self.iteration += 1
         if self.iteration % self.settings.ema_every == 0:
             rate = self.settings.ema_rate
