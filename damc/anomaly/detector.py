@@ -42,6 +42,7 @@ from damc.data.sources import ArrayStore
 from damc.errors import BadInput, Diverged
 from damc.learn import LEARNERS, Learner, find_method
 from damc.learn.presets import Preset, find_preset
+from damc.seeds import global_seed
 from damc.train.run import Run
 
 Array = NDArray[Any]
@@ -139,8 +140,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         scaling: Scaling = _measure(data, train)
         self.scaling_ = scaling
         preset = self._preset(scaling)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed_)
+        with global_seed(self.seed_):
             learner = find_method(self.method).from_preset(preset, **(self.settings or {}))
         needs_model = self.score_kind in ("joint", "authors")
         if needs_model and learner.model is None:

@@ -23,6 +23,7 @@ from damc.learn.learner import count
 from damc.metrics.frechet import distances, statistics
 from damc.report import plots
 from damc.report.page import Section, write_report
+from damc.seeds import global_seed
 from damc.tasks.evaluate import choose_features
 from damc.tasks.generate import generate
 from damc.tasks.summarize import Summary
@@ -68,8 +69,8 @@ class GANTraining:
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
         images = self.origin.train()
-        torch.manual_seed(self.seed)
-        learner = GAN(self.sizes, self.settings)
+        with global_seed(self.seed):
+            learner = GAN(self.sizes, self.settings)
         fit(
             learner,
             images,

@@ -19,6 +19,7 @@ from damc.inversion.settings import InversionSettings
 from damc.inversion.stylegan import StyleDecoder
 from damc.inversion.stylegan_encoder import StyleEncoder
 from damc.inversion.vgg import VGG16
+from damc.seeds import global_seed
 from damc.train.loop import fit
 from damc.train.origin import Origin
 from damc.train.run import Run
@@ -82,8 +83,8 @@ class InversionTraining:
     def run(self) -> Inversion:
         """Trains, and gives the learner."""
         images = self.origin.train()
-        torch.manual_seed(self.seed)
-        learner = self.learner()
+        with global_seed(self.seed):
+            learner = self.learner()
         fit(
             learner,
             images,

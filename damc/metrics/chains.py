@@ -66,6 +66,6 @@ def _arviz() -> Any:
             import arviz
     except ImportError as error:
         raise BadInput(
-            "chain diagnostics need arviz, which is not installed: pip install -e '.[diagnostics]'."
+            "chain diagnostics need arviz, which is not installed: pip install 'damc[diagnostics]'."
         ) from error
     return arviz

@@ -18,6 +18,7 @@ from damc.errors import BadInput
 from damc.files import write_atomically
 from damc.learn import Learner, find_method
 from damc.learn.presets import Preset
+from damc.seeds import global_seed
 from damc.train.feed import batches
 from damc.train.loop import fit
 
@@ -66,8 +67,8 @@ def train(
     changes = dict(changes or {})
 
     def fresh(horizon: int) -> Learner:
-        torch.manual_seed(seed)
-        return find_method(method).from_preset(preset, **{**changes, "horizon": horizon})
+        with global_seed(seed):
+            return find_method(method).from_preset(preset, **{**changes, "horizon": horizon})
 
     iterations = budget.iterations
     if iterations is None:

@@ -18,6 +18,7 @@ from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_method
 from damc.learn.damc import DAMCSettings
 from damc.learn.presets import Preset
+from damc.seeds import global_seed
 from damc.tasks.summarize import Summary, draw_pictures, summarize
 from damc.train.loop import fit
 from damc.train.origin import Origin, Unseen
@@ -56,9 +57,9 @@ class Training:
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
-        torch.manual_seed(self.seed)
         kind = find_method(self.method)
-        learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
+        with global_seed(self.seed):
+            learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
         fit(
             learner,
             images,

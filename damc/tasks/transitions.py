@@ -253,7 +253,7 @@ def _look_at_data(learner: Learner, data: Images, generator: torch.Generator) ->
 def _mixing(trace: Tensor, energies: Tensor) -> tuple[dict[str, float], str]:
     """ESS and R-hat of the second half of a trace, (T, B, d), and of energies, (T, B)."""
     if importlib.util.find_spec("arviz") is None:
-        return {}, "ESS and R-hat need arviz: pip install -e '.[diagnostics]'"
+        return {}, "ESS and R-hat need arviz: pip install 'damc[diagnostics]'"
     from damc.metrics.chains import ess, rhat
 
     half = len(trace) // 2

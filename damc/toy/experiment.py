@@ -30,6 +30,7 @@ from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Gaussian, Independence
 from damc.kernels.langevin import Langevin
 from damc.kernels.mala import MALA
+from damc.seeds import global_seed
 from damc.toy.pictures import (
     density_images,
     draw_pooled,
@@ -249,9 +250,7 @@ def _train(
     frames: _Frames,
     progress: bool,
 ) -> tuple[Amortizer, History]:
-    # Layers draw their first weights from torch's global state: set it, and give it back.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with global_seed(seed):  # from which layers draw their first weights
         q = Amortizer(
             2,
             context=2,

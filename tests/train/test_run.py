@@ -386,6 +386,22 @@ def test_a_killed_process_lets_go_of_the_lock(tmp_path: Path, processes: Process
         pass
 
 
+def test_a_lock_that_is_a_link_harms_nothing(tmp_path: Path) -> None:
+    """A folder of somebody else's may hold links to files of ours."""
+    run = Run.create(tmp_path / "run", CONFIG)
+    ours = tmp_path / "ours.txt"
+    ours.write_text("precious")
+    (run.path / "lock").symlink_to(ours)
+    with pytest.raises(BadInput, match="could not write in"), run.lock():
+        pass
+    (run.path / "lock").unlink()
+    (run.path / "lock.pid").symlink_to(ours)
+    with run.lock():
+        pass
+    assert ours.read_text() == "precious"
+    assert not (run.path / "lock.pid").is_symlink()
+
+
 def test_a_data_worker_that_lives_on_does_not_keep_the_lock(
     tmp_path: Path, processes: Processes
 ) -> None:
