@@ -9,9 +9,8 @@ end, and repeat.
 
 from __future__ import annotations
 
-__all__ = ["EMA", "Amortizer", "History", "distill"]
+__all__ = ["EMA", "Amortizer", "History", "amortizer_step", "distill"]
 
-import copy
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from damc.density import Target, as_log_prob
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
@@ -343,25 +343,31 @@ def _files(path: str | Path) -> tuple[Path, Path]:
 
 
 class EMA:
-    """A frozen copy of a module whose weights follow it slowly.
+    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
 
     ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
-    module itself. The paper starts its chains at such a copy of the sampler.
+    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
+    not averaged: statistics such as those of BatchNorm are running averages already, and counters
+    have no average.
+
+    Attributes:
+        module: the copy.
     """
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         if not 0 < rate <= 1:
             raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
-        self.rate = rate
         self.source = module
-        self.module: Any = copy.deepcopy(module).requires_grad_(False).eval()
+        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(module, multi_avg_fn=follow)
+        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
+        # counter stays on the CPU, where reading it stalls no GPU.
+        self.average.n_averaged.fill_(1)
+        self.module: Any = self.average.module.requires_grad_(False).eval()
 
-    @torch.no_grad()
     def update(self) -> None:
         """Moves the copy a little towards the module."""
-        torch._foreach_lerp_(
-            list(self.module.parameters()), list(self.source.parameters()), self.rate
-        )
+        self.average.update_parameters(self.source)
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:
@@ -388,6 +394,58 @@ class History:
     def save(self, path: str | Path) -> None:
         """Writes the history as JSON."""
         Path(path).write_text(json.dumps(asdict(self)))
+
+
+def amortizer_step(
+    q: Amortizer,
+    z: Tensor,
+    x: Tensor | None = None,
+    *,
+    step: Callable[[Tensor], Tensor],
+    updates: int = 6,
+    p_uncond: float = 0.2,
+    unconditional: str = "share",
+    encoder_updates: int | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """M gradient steps of the amortizer towards points z, the ends of chains (equation 7).
+
+    Args:
+        q: the amortizer; it is trained in place.
+        z: points to learn, ``(B, d)``.
+        x: their contexts, ``(B, ...)``; without them q(z) alone learns.
+        step: one step of the caller's optimizer down a loss; returns the gradient's norm.
+        updates: M.
+        p_uncond: share of the batch that is trained without its condition.
+        unconditional: "share" trains q(z | x) and q(z) on the two parts of the batch that
+            `p_uncond` makes; "both" trains each of them on the whole batch and adds the losses.
+        encoder_updates: the encoder learns in the last so many updates only, and the others share
+            one pass through it; None lets it learn in all.
+        generator: source of all randomness.
+
+    Returns:
+        The last loss and the last gradient norm, both ``()`` and detached.
+    """
+    if updates < 1 or (encoder_updates is not None and encoder_updates < 0):
+        raise BadInput(
+            "updates must be at least 1 and encoder_updates not negative, "
+            f"got {updates} and {encoder_updates}"
+        )
+    if unconditional not in ("share", "both"):
+        raise BadInput(f"unconditional must be 'share' or 'both', got {unconditional!r}")
+    shares = (0.0, 1.0) if unconditional == "both" and x is not None else (p_uncond,)
+    known, frozen = None, 0  # updates in which the encoder does not learn
+    if x is not None and encoder_updates is not None and encoder_updates < updates:
+        frozen = updates - encoder_updates
+        with torch.no_grad():
+            known = q.embed(x)
+    for k in range(updates):
+        embedded = known if k < frozen else None
+        loss = z.new_zeros(())
+        for p in shares:
+            loss = loss + q.loss(z, x, p_uncond=p, embedded=embedded, generator=generator)
+        norm = step(loss)
+    return loss.detach(), norm.detach()
 
 
 def distill(
@@ -467,6 +525,17 @@ def distill(
     device = q.denoiser.fourier.device
     history = History()
     state: State | None = None
+    total = torch.zeros((), device=device)
+
+    def descend(loss: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(weights, clip)
+        optimizer.step()
+        schedule.step()
+        total.add_(loss.detach())
+        return norm
+
     bar = tqdm(range(iterations), desc="distill", disable=not progress)
     for k in bar:
         x = next(batches)
@@ -478,15 +547,10 @@ def distill(
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
         state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
 
-        total = torch.zeros((), device=device)
-        for _ in range(updates):
-            loss = q.loss(state.z, x, p_uncond=p_uncond, generator=generator)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(weights, clip)
-            optimizer.step()
-            schedule.step()
-            total += loss.detach()
+        total.zero_()
+        amortizer_step(
+            q, state.z, x, step=descend, updates=updates, p_uncond=p_uncond, generator=generator
+        )
         average.update()
 
         mean = float(total) / updates

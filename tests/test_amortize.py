@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import EMA, MALA, Amortizer, BadInput, Diverged, Langevin, distill
+from damc.amortize import amortizer_step
 from tests.reference import sampling as plain
 
 SMALL = {"widths": (32, 64, 64), "embedding": 16}
@@ -123,6 +124,75 @@ def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
     torch.testing.assert_close(slow.module.weight, start + 0.25)
     torch.testing.assert_close(same.module.weight, layer.weight.detach())
     assert not slow.module.weight.requires_grad
+
+
+def test_the_ema_copy_has_the_statistics_of_batch_norm() -> None:
+    """An encoder with BatchNorm: its statistics are buffers, which follow the module too."""
+    q = make(nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16)))
+    ema = EMA(q, 0.1)
+    for _ in range(3):
+        q.loss(torch.randn(64, 2), 5 + 3 * torch.randn(64, 3), p_uncond=0.0)
+    ema.update()
+    ours, theirs = ema.module.encoder[1], q.encoder[1]  # type: ignore[index]
+    assert int(ours.num_batches_tracked) == 3
+    assert ours.running_mean.equal(theirs.running_mean) and ours.running_mean.abs().max() > 0.1
+    assert ours.running_var.equal(theirs.running_var)
+
+
+def test_the_counter_of_the_ema_stays_where_reading_it_stalls_nobody() -> None:
+    ema = EMA(nn.Linear(2, 2, device="meta"), 0.5)
+    ema.update()
+    assert ema.average.n_averaged.device.type == "cpu"
+
+
+def recorded(q: Amortizer, **options: object) -> tuple[list[float], Tensor, Tensor]:
+    """The losses that `amortizer_step` descends, with a step that counts instead of learning."""
+    losses: list[float] = []
+
+    def step(loss: Tensor) -> Tensor:
+        losses.append(loss.item())
+        return torch.tensor(float(len(losses)))
+
+    z, x = torch.linspace(-1, 1, 16).view(8, 2), torch.linspace(-1, 1, 24).view(8, 3)
+    given = {"step": step, "p_uncond": 0.25, "generator": seeded(), "updates": 3, **options}
+    return losses, *amortizer_step(q, z, None if q.encoder is None else x, **given)  # type: ignore[arg-type]
+
+
+def test_the_steps_of_q_are_its_losses_in_turn() -> None:
+    q, generator = make(3), seeded()
+    z, x = torch.linspace(-1, 1, 16).view(8, 2), torch.linspace(-1, 1, 24).view(8, 3)
+    expected = [q.loss(z, x, p_uncond=0.25, generator=generator).item() for _ in range(3)]
+    losses, loss, norm = recorded(q)
+    assert losses == expected and float(loss) == losses[-1] and float(norm) == 3
+    assert not loss.requires_grad
+    generator = seeded()
+    expected = [
+        sum(q.loss(z, x, p_uncond=p, generator=generator).item() for p in (0.0, 1.0))
+        for _ in range(3)
+    ]
+    assert recorded(q, unconditional="both")[0] == pytest.approx(expected, rel=1e-6)
+    alone, generator = make(), seeded()
+    expected = [alone.loss(z, generator=generator).item() for _ in range(3)]
+    for unconditional in ("share", "both"):  # without x there is q(z) alone to train
+        assert recorded(alone, unconditional=unconditional)[0] == expected
+
+
+@pytest.mark.parametrize(("encoder_updates", "learning"), [(None, 3), (9, 3), (1, 1), (0, 0)])
+def test_the_encoder_learns_in_the_last_steps_of_q(
+    encoder_updates: int | None, learning: int
+) -> None:
+    q = make(3)
+    passes, learned = [], []
+    assert q.encoder is not None
+    q.encoder.register_forward_hook(lambda module, x, y: passes.append(len(x[0])))
+
+    def step(loss: Tensor) -> Tensor:
+        learned.append(torch.autograd.grad(loss, q.encoder[0].weight, allow_unused=True)[0])  # type: ignore[index, union-attr]
+        return loss
+
+    recorded(q, step=step, encoder_updates=encoder_updates)
+    assert [grad is not None for grad in learned] == [False] * (3 - learning) + [True] * learning
+    assert passes == [8] * (learning < 3) + [6] * learning  # one pass for all that share it
 
 
 def gaussian_kl(z: Tensor, mean: Tensor, sd: float) -> float:
@@ -269,6 +339,9 @@ Q = make(3)
         (lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)), "encoder gave shape"),
         (lambda: make(null="zero"), "null must be"),
         (lambda: EMA(Q, 0.0), "rate of an EMA"),
+        (lambda: recorded(Q, updates=0), "updates must be at least 1"),
+        (lambda: recorded(Q, encoder_updates=-1), "encoder_updates not negative"),
+        (lambda: recorded(Q, unconditional="none"), "unconditional must be"),
         (lambda: distill(Q, lambda z: z, Langevin(), iterations=0), "at least 1"),
         (lambda: distill(Q, lambda z: z, Langevin(), iterations=1), "has a context"),
         (lambda: distill(make(), lambda z: z, Langevin(), iterations=1, fresh=2.0), "fresh must"),
