@@ -175,8 +175,8 @@ class Amortizer(nn.Module):
     ) -> Tensor:
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
 
-        A share `p_uncond` of the batch has its condition replaced by the null one. 0 trains
-        q(z | x) only; 1, or no x, trains q(z) only.
+        A share `p_uncond` of the batch, exact in expectation, has its condition replaced by the
+        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only.
 
         Args:
             z: points to learn, ``(B, d)``.
@@ -251,18 +251,21 @@ class Amortizer(nn.Module):
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
             return self.embed(x) if embedded is None else embedded
+        coin = None
         if keep is None:
-            # A fixed count instead of a coin for each point: the same in expectation, and the
-            # encoder never runs on an x whose embedding would be thrown away.
-            dropped = round(p_uncond * n)
-            if not 0 < dropped < n:  # too few points to divide: toss a coin for each after all
-                coins = torch.rand(n, generator=generator, device=x.device)
-                dropped = int((coins < p_uncond).sum())
-            keep = torch.randperm(n, generator=generator, device=x.device)[dropped:]
+            # A fixed count instead of a coin for each point: the encoder does not run on those
+            # that are dropped. What p_uncond * n has beyond a whole number is the probability that
+            # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
+            whole, part = divmod(round(p_uncond * n, 9), 1)
+            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            if part:
+                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
         kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        if coin is not None:
+            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
         return null.index_copy(0, keep, kept)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
