@@ -548,7 +548,8 @@ def distill(
         fixed = kernel.init(starts)
         if state is not None:
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
-        state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
+        given = target if x is None else as_log_prob(target, x)
+        state, info = kernel.run(fixed, given, generator, steps=steps)
 
         total.zero_()
         amortizer_step(
