@@ -28,6 +28,8 @@ from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.errors import BadInput, Diverged
+from damc.fast.gradients import is_plain
+from damc.fast.packed import PackedDenoiser
 from damc.kernels.base import Kernel, State
 
 
@@ -47,7 +49,7 @@ class Amortizer(nn.Module):
         null: "token", one learned vector, or "noise", an MLP of fresh Gaussian noise as in the
             authors' code.
         solver: "ancestral", or one of `damc.diffusion.sampling.SOLVERS`, which are deterministic.
-        steps: evaluations of the denoiser for one sample (a "heun" step takes two).
+        steps: evaluations of the denoiser for one sample.
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
@@ -288,10 +290,9 @@ class Amortizer(nn.Module):
         guidance: float,
         generator: torch.Generator | None,
     ) -> Tensor:
-        points = steps if solver == "ancestral" else steps + 1
-        times = torch.linspace(1, 0, points, dtype=torch.float64)
-        if solver in ("ddim", "multistep"):
-            times = times[:-1]  # they never evaluate at time 0
+        times = torch.linspace(1, 0, steps, dtype=torch.float64)
+        if solver != "ancestral":
+            times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[:-1]
         predict = self._predictor(condition, times, noise.shape[:-1])
         if null is not None and guidance:
             conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
@@ -306,36 +307,11 @@ class Amortizer(nn.Module):
     def _predictor(
         self, condition: Tensor, times: Tensor, points: torch.Size
     ) -> Callable[[Tensor, int], Tensor]:
-        """eps^ of points ``(*points, d)`` along a time grid.
-
-        All that does not depend on z is computed beforehand. Gates and shifts are made for
-        several steps in one product, since small ones are slow: for all steps if the points share
-        one condition.
-        """
-        net, rows = self.denoiser, len(condition)
-        share = net.condition_share(condition)
-        time = net.time_share(self.schedule.angle(times).to(condition.device))
-        weights = net.weights()
-        if len(points) == 1 and points[0] * len(times) > 1000:  # else the copies do not pay
-            weights = weights.laid_out(*points)
-        together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
-        # For every block gates and shifts of that many steps; for every step those of all blocks.
-        room = [share.new_empty(together, rows, len(bias)) for bias in weights.biases]
-        pairs = [[step.chunk(2, dim=-1) for step in both] for both in room]
-        modulations = list(zip(*pairs, strict=True))
-        known = -1  # the part of the grid that they are of
-
-        def predict(z: Tensor, i: int) -> Tensor:
-            nonlocal known
-            part, place = divmod(i, together)
-            if known != part:
-                steps = time[part * together : (part + 1) * together, None]
-                flat = [both[: len(steps)].flatten(0, 1) for both in room]
-                net.modulation((share + steps).flatten(0, 1), weights, flat)
-                known = part
-            return net.blocks(z, modulations[place], weights)
-
-        return predict
+        """eps^ of points ``(*points, d)`` at each time of a grid."""
+        net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
+        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())):
+            return PackedDenoiser(net, condition, angles, points)
+        return lambda z, i: net(z, angles[i], condition)
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""`import damc` stays light: torch, azula, safetensors, and nothing else of any weight."""
+"""`import damc` stays light: torch, safetensors, and nothing else of any weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import damc
 
-ALLOWED = {"damc", "azula", "einops", "numpy", "safetensors", "tqdm"}
+ALLOWED = {"damc", "numpy", "safetensors", "tqdm"}
 
 # Reports which third-party packages the statement loads beyond those of torch, and its time.
 PROBE = """
@@ -84,7 +84,7 @@ def test_the_probe_sees_a_heavy_import(training: Report) -> None:
 
 
 def test_training_does_without_torchvision(training: Report) -> None:
-    """azula asks pip for torchvision, which fails to load beside the CPU build of torch."""
+    """It drags in a torch of its own, and fails to load beside the CPU build."""
     assert "torchvision" not in training.packages
 
 
