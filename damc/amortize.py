@@ -28,6 +28,8 @@ from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.errors import BadInput, Diverged
+from damc.fast.gradients import is_plain
+from damc.fast.packed import PackedDenoiser
 from damc.kernels.base import Kernel, State
 
 
@@ -47,7 +49,7 @@ class Amortizer(nn.Module):
         null: "token", one learned vector, or "noise", an MLP of fresh Gaussian noise as in the
             authors' code.
         solver: "ancestral", or one of `damc.diffusion.sampling.SOLVERS`, which are deterministic.
-        steps: evaluations of the denoiser for one sample (a "heun" step takes two).
+        steps: evaluations of the denoiser for one sample.
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
@@ -175,8 +177,8 @@ class Amortizer(nn.Module):
     ) -> Tensor:
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
 
-        A share `p_uncond` of the batch has its condition replaced by the null one. 0 trains
-        q(z | x) only; 1, or no x, trains q(z) only.
+        A share `p_uncond` of the batch, exact in expectation, has its condition replaced by the
+        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only.
 
         Args:
             z: points to learn, ``(B, d)``.
@@ -251,18 +253,21 @@ class Amortizer(nn.Module):
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
             return self.embed(x) if embedded is None else embedded
+        coin = None
         if keep is None:
-            # A fixed count instead of a coin for each point: the same in expectation, and the
-            # encoder never runs on an x whose embedding would be thrown away.
-            dropped = round(p_uncond * n)
-            if not 0 < dropped < n:  # too few points to divide: toss a coin for each after all
-                coins = torch.rand(n, generator=generator, device=x.device)
-                dropped = int((coins < p_uncond).sum())
-            keep = torch.randperm(n, generator=generator, device=x.device)[dropped:]
+            # A fixed count instead of a coin for each point: the encoder does not run on those
+            # that are dropped. What p_uncond * n has beyond a whole number is the probability that
+            # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
+            whole, part = divmod(round(p_uncond * n, 9), 1)
+            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            if part:
+                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
         kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        if coin is not None:
+            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
         return null.index_copy(0, keep, kept)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
@@ -285,10 +290,9 @@ class Amortizer(nn.Module):
         guidance: float,
         generator: torch.Generator | None,
     ) -> Tensor:
-        points = steps if solver == "ancestral" else steps + 1
-        times = torch.linspace(1, 0, points, dtype=torch.float64)
-        if solver in ("ddim", "multistep"):
-            times = times[:-1]  # they never evaluate at time 0
+        times = torch.linspace(1, 0, steps, dtype=torch.float64)
+        if solver != "ancestral":
+            times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[:-1]
         predict = self._predictor(condition, times, noise.shape[:-1])
         if null is not None and guidance:
             conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
@@ -303,36 +307,11 @@ class Amortizer(nn.Module):
     def _predictor(
         self, condition: Tensor, times: Tensor, points: torch.Size
     ) -> Callable[[Tensor, int], Tensor]:
-        """eps^ of points ``(*points, d)`` along a time grid.
-
-        All that does not depend on z is computed beforehand. Gates and shifts are made for
-        several steps in one product, since small ones are slow: for all steps if the points share
-        one condition.
-        """
-        net, rows = self.denoiser, len(condition)
-        share = net.condition_share(condition)
-        time = net.time_share(self.schedule.angle(times).to(condition.device))
-        weights = net.weights()
-        if len(points) == 1 and points[0] * len(times) > 1000:  # else the copies do not pay
-            weights = weights.laid_out(*points)
-        together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
-        # For every block gates and shifts of that many steps; for every step those of all blocks.
-        room = [share.new_empty(together, rows, len(bias)) for bias in weights.biases]
-        pairs = [[step.chunk(2, dim=-1) for step in both] for both in room]
-        modulations = list(zip(*pairs, strict=True))
-        known = -1  # the part of the grid that they are of
-
-        def predict(z: Tensor, i: int) -> Tensor:
-            nonlocal known
-            part, place = divmod(i, together)
-            if known != part:
-                steps = time[part * together : (part + 1) * together, None]
-                flat = [both[: len(steps)].flatten(0, 1) for both in room]
-                net.modulation((share + steps).flatten(0, 1), weights, flat)
-                known = part
-            return net.blocks(z, modulations[place], weights)
-
-        return predict
+        """eps^ of points ``(*points, d)`` at each time of a grid."""
+        net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
+        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())):
+            return PackedDenoiser(net, condition, angles, points)
+        return lambda z, i: net(z, angles[i], condition)
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
@@ -545,7 +524,8 @@ def distill(
         fixed = kernel.init(starts)
         if state is not None:
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
-        state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
+        given = target if x is None else as_log_prob(target, x)
+        state, info = kernel.run(fixed, given, generator, steps=steps)
 
         total.zero_()
         amortizer_step(

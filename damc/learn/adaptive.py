@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
+from damc.fast.gradients import Evaluation, Pull, pullback, rule
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
@@ -83,6 +84,29 @@ class Ratios(nn.Module):
         for energy in self.energies[: self.finished]:
             total = total + energy(z)
         return total
+
+
+@rule(Ratios)
+def _written_out(ratios: Ratios) -> Evaluation:
+    """The sum of the finished energies, and the sum of their gradients."""
+    energies = [pullback(energy) for energy in ratios.energies[: ratios.finished]]
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+        values, pulls = z.new_zeros(len(z)), []
+        for energy in energies:
+            value, pull = energy(z)
+            values = values + value
+            pulls.append(pull)
+
+        def pull_all(grad: Tensor) -> Tensor:
+            total = torch.zeros_like(z)
+            for pull in pulls:
+                total += pull(grad.clone())  # a pull may overwrite what it is given
+            return total
+
+        return values, pull_all
+
+    return evaluate
 
 
 class AdaptiveCE(Learner):

@@ -11,6 +11,7 @@ from __future__ import annotations
 __all__ = ["PlainDAMC", "langevin"]
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -123,7 +124,13 @@ class PlainDAMC:
         q, n = self.q, len(z)
         mask = torch.full((n, 1), float(p_uncond < 1), dtype=z.dtype)
         if 0 < p_uncond < 1:
-            mask[torch.randperm(n, generator=generator)[: round(p_uncond * n)]] = 0
+            order = torch.randperm(n, generator=generator)
+            whole = math.floor(p_uncond * n + 1e-9)
+            mask[order[:whole]] = 0
+            if p_uncond * n > whole + 1e-9:
+                mask[order[whole]] = float(
+                    torch.rand(1, generator=generator) >= p_uncond * n - whole
+                )
         condition = (1 - mask) * q.null
         if p_uncond < 1:
             condition = condition + mask * q.encoder(x)  # type: ignore[misc]
