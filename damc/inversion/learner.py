@@ -86,6 +86,7 @@ class Inversion(Learner):
     about: ClassVar[str] = "codes of images under a frozen decoder: encoder, energy, amortizer"
     settings_type: ClassVar[Any] = InversionSettings
     takes_presets: ClassVar[bool] = False
+    inference: ClassVar[str | None] = "encoder"
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Inversion(Learner):
         self.description = description
         self.problem = problem
         self.encoder = encoder
-        self.prior = EnergyPrior(energy)
+        self.prior = EnergyPrior(energy)  # type: ignore[misc]
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
@@ -208,7 +209,14 @@ class Inversion(Learner):
         state, _ = kernel.run(self.problem.squeeze(z), target, generator, steps=steps)
         return self.problem.stretch(state.z)
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Images of the prior of codes, by Langevin on the energy from N(0, I)."""
         z = torch.empty(n, self.problem.dim, device=self.problem.mean.device)
         z = self._prior_chain(z.normal_(generator=generator), generator)
@@ -222,7 +230,9 @@ class Inversion(Learner):
         codes = invert(self, x, "damc", generator=generator).codes
         return self.problem.standardize(codes.to(self.problem.mean))
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Images of the codes that the method "damc" finds."""
         with torch.no_grad():
             return self.problem.decode(self.infer(x, generator=generator))

@@ -99,6 +99,8 @@ class BiGAN(Learner):
         used: their slow copies.
     """
 
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "critic"
     name: ClassVar[str] = "bigan-sigma"
     about: ClassVar[str] = "decoder and encoder against a critic of pairs, for anomalies"
     settings_type: ClassVar[Any] = Settings
@@ -171,7 +173,14 @@ class BiGAN(Learner):
         return metrics
 
     @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
         images: Tensor = self.used.decoder(self._noise(n, generator))
         return images
@@ -183,7 +192,9 @@ class BiGAN(Learner):
         return z
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(e(x)), of the shape of x."""
         images: Tensor = self.used.decoder(self.infer(x))
         return images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["LatentLearner", "PosteriorMoves"]
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ class LatentLearner(Learner):
 
     A subclass has the model, names the sources, the best first, and writes `draw_prior`.
     """
-
-    model: Any  # a LatentModel
 
     @torch.no_grad()
     def sample(
@@ -73,13 +71,21 @@ class LatentLearner(Learner):
 class PosteriorMoves(Learner):
     """A learner that infers by moves on the posterior: what follows from its `infer`."""
 
-    model: Any  # a LatentModel
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
 
     @torch.no_grad()
     def reconstruct(
-        self, x: Tensor, *, generator: torch.Generator | None = None, **options: Any
+        self,
+        x: Tensor,
+        *,
+        refine: bool = True,
+        generator: torch.Generator | None = None,
+        **options: Any,
     ) -> Tensor:
         """g(z) at inferred z, of the shape of x; options are those of `infer`."""
+        if not refine:
+            return self.glimpse(x, generator=generator)
         z = self.infer(x, generator=generator, **options)
         return self.model.decoder(z)  # type: ignore[no-any-return]
 

@@ -66,6 +66,8 @@ class Learner(nn.Module):
     about: ClassVar[str] = ""
     settings_type: ClassVar[Any]
     takes_presets: ClassVar[bool] = True
+    inference: ClassVar[str | None] = None
+    score: ClassVar[str | None] = None
     iteration: int
 
     def __init__(self, settings: Any = None, networks: Networks | None = None) -> None:
@@ -83,6 +85,19 @@ class Learner(nn.Module):
     def device(self) -> torch.device:
         """Where its weights are."""
         return next((weight.device for weight in self.parameters()), torch.device("cpu"))
+
+    @property
+    def model(self) -> Any:
+        """The latent model, or None."""
+        return self._modules.get("model")
+
+    @property
+    def prior(self) -> Any:
+        """The learned prior with an energy, or None."""
+        own = self._modules.get("prior")
+        if own is None and self.model is not None and self.model.prior.energy is not None:
+            return self.model.prior
+        return own
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -140,7 +155,14 @@ class Learner(nn.Module):
         """
         raise NotImplementedError
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Images drawn from the model, ``(n, C, H, W)``."""
         raise Unable(f"{self.name} cannot sample")
 
@@ -148,7 +170,9 @@ class Learner(nn.Module):
         """Latent points of images, ``(B, d)``."""
         raise Unable(f"{self.name} has no inference")
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Images as the model sees them, of the shape of x."""
         raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
 

@@ -71,6 +71,7 @@ class MEG(Learner):
         networks: the description from which the networks were built, kept in `config`.
     """
 
+    score: ClassVar[str | None] = "energy"
     name: ClassVar[str] = "meg"
     about: ClassVar[str] = "energy of images with a decoder of maximal entropy, for anomalies"
     settings_type: ClassVar[Any] = Settings
@@ -134,7 +135,14 @@ class MEG(Learner):
         return metrics
 
     @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
         images: Tensor = self.decoder(self._noise(n, generator))
         return images

@@ -86,7 +86,7 @@ class NCPVAE(SecondStage):
     ) -> None:
         super().__init__(base, settings, networks)
         s = settings
-        self.prior = EnergyPrior(energy)
+        self.prior = EnergyPrior(energy)  # type: ignore[misc]
         self.kernel = Langevin(s.prior_step_size, s.prior_sample_steps)
         optimizer = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
         self.own("energy", optimizer, self.second_rate(s.energy_rate))
@@ -116,7 +116,7 @@ class NCPVAE(SecondStage):
     def energy(self) -> nn.Module:
         """E = -log r."""
         assert self.prior.energy is not None
-        return self.prior.energy
+        return self.prior.energy  # type: ignore[no-any-return]
 
     def draw_prior(
         self, n: int, source: str, steps: int | None, generator: torch.Generator | None

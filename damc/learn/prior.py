@@ -71,7 +71,7 @@ class PriorLearner(LatentLearner):
     ) -> None:
         s = settings or self.settings_type(sigma=model.sigma)
         super().__init__(s, networks)
-        self.model = model
+        self.model = model  # type: ignore[misc]
         self.clip = s.clip
         self.prior_starts: Starts = NoiseStarts(model.latent_dim)
         if isinstance(s, PriorSettings):

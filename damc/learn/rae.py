@@ -72,6 +72,7 @@ class RAE(Learner):
         networks: the description from which the networks were built, kept in `config`.
     """
 
+    inference: ClassVar[str | None] = "encoder"
     name: ClassVar[str] = "rae"
     about: ClassVar[str] = "regularized auto-encoder, and a mixture of Gaussians on its codes"
     settings_type: ClassVar[Any] = Settings
@@ -145,7 +146,14 @@ class RAE(Learner):
         return ("mixture",)
 
     @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """g(z) of z from the mixture, ``(n, C, H, W)``."""
         return self.decode(self.sample_latent(n, generator=generator))
 
@@ -162,7 +170,9 @@ class RAE(Learner):
         return self.encoder(x)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(e(x)), of the shape of x."""
         return self.decode(self.infer(x))
 

@@ -45,6 +45,8 @@ class SecondStage(LatentLearner):
         second_sources: what the second stage adds to the ways of drawing samples, the best first.
     """
 
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "bound"
     second_sources: ClassVar[tuple[str, ...]]
     base: Any
 
@@ -105,7 +107,9 @@ class SecondStage(LatentLearner):
         """Latent points of images as the base infers them, ``(B, d)``."""
         return self.base.infer(x, generator=generator)  # type: ignore[no-any-return]
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Images as the base sees them, of the shape of x."""
         return self.base.reconstruct(x, generator=generator)  # type: ignore[no-any-return]
 

@@ -61,7 +61,9 @@ class EncoderInference(nn.Module):
         return self.encode(x)[0]
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(m(x)), of the shape of x."""
         return self.model.decoder(self.infer(x))  # type: ignore[no-any-return]
 
@@ -82,6 +84,8 @@ class VAE(EncoderInference, Learner):
         networks: the description from which the networks were built, kept in `config`.
     """
 
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "bound"
     name: ClassVar[str] = "vae"
     about: ClassVar[str] = "Gaussian encoder and prior, learned by the variational bound"
     settings_type: ClassVar[Any] = Settings
@@ -146,7 +150,14 @@ class VAE(EncoderInference, Learner):
         return ("gaussian",)
 
     @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         """g(z) of z ~ N(0, I), ``(n, C, H, W)``."""
         return self.model.decoder(self.sample_latent(n, generator=generator))  # type: ignore[no-any-return]
 

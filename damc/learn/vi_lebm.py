@@ -46,6 +46,8 @@ class VILEBM(EncoderInference, PriorLearner):
         networks: the description from which the networks were built, kept in `config`.
     """
 
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "joint"
     name: ClassVar[str] = "vi-lebm"
     about: ClassVar[str] = "energy prior with a Gaussian encoder in place of posterior chains"
     settings_type: ClassVar[Any] = Settings
