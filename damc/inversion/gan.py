@@ -7,7 +7,7 @@ non-saturating loss of Goodfellow et al. 2014 and the penalty R1 of Mescheder et
 
 from __future__ import annotations
 
-__all__ = ["GAN", "Settings", "Sizes"]
+__all__ = ["GAN", "GANSettings", "GANSizes"]
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the two networks are, as plain values.
+class GANSizes:
+    """Sizes of the two networks, as plain values.
 
     The decoder's images are squares of `resolution`, a power of two; smaller images of the data
     are padded to it with -1. At size s, both networks have `min(base // s, widest)` channels.
@@ -43,12 +43,13 @@ class Sizes:
     mapping_layers: int = 4
 
     def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
+        c, h, w = self.shape  # a list, if it was read from JSON
         object.__setattr__(self, "shape", (c, h, w))
         check_resolution(self.resolution)
         if max(h, w) > self.resolution:
             raise BadInput(
-                f"the images are {h}x{w}, larger than the decoder's {self.resolution} pixels"
+                f"images must be at most {self.resolution}x{self.resolution}, as the decoder makes "
+                f"them, got {h}x{w}"
             )
 
     def build_decoder(self) -> StyleDecoder:
@@ -69,8 +70,8 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Every choice of the training."""
+class GANSettings:
+    """Settings of the training."""
 
     r1: float = 1.0  # gamma: the weight of half the squared gradient at real images
     r1_every: int = 16  # iterations between penalties, each then as many times heavier
@@ -107,23 +108,23 @@ class GAN(Learner):
     """A `StyleDecoder` and a `Discriminator` that learn from each other.
 
     Args:
-        sizes: what the networks are.
-        settings: the choices of the training.
+        sizes: of the networks.
+        settings: of the training.
 
     Attributes:
-        decoder: the slowly following copy (EMA) of the decoder that learns, `learned`. It is the
-            result: `sample`, `codes` and `decode` use it.
+        decoder: the exponential moving average (EMA) of the decoder in training, `learned`. It is
+            the result: `sample`, `codes` and `decode` use it.
     """
 
     name: ClassVar[str] = "gan"
     about: ClassVar[str] = "a StyleGAN decoder against a discriminator, to be inverted"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = GANSettings
     takes_presets: ClassVar[bool] = False
     r1: Tensor
     averages: Tensor
 
-    def __init__(self, sizes: Sizes, settings: Settings | None = None) -> None:
-        s = settings or Settings()
+    def __init__(self, sizes: GANSizes, settings: GANSettings | None = None) -> None:
+        s = settings or GANSettings()
         super().__init__(s)
         self.sizes = sizes
         self.learned = sizes.build_decoder()
@@ -131,7 +132,7 @@ class GAN(Learner):
         self.ema = EMA(self.learned, s.ema_rate)
         self.decoder: StyleDecoder = self.ema.module
         self.clip = s.clip
-        # The penalty is not computed every time; the last one is shown until the next.
+        # The penalty is not computed in every iteration; its last value is logged until the next.
         self.register_buffer("r1", torch.zeros(()))
         synthesis = self.learned.synthesis
         self.register_buffer("averages", torch.zeros(synthesis.layers, synthesis.style))
@@ -142,14 +143,14 @@ class GAN(Learner):
     def build(cls, networks: Networks, settings: Any) -> GAN:
         """No preset describes these networks, so this raises `BadInput`."""
         raise BadInput(
-            "a gan has networks of its own and no preset: train it with `damc train-gan`, or make "
-            "it with damc.inversion.gan.GAN(Sizes(...))"
+            "method must be one that takes presets, got gan: train it with `damc train-gan`, or "
+            "build it with damc.inversion.gan.GAN(GANSizes(...))"
         )
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> GAN:
         """The learner that `config` describes, with fresh weights."""
-        return cls(Sizes(**config["networks"]), Settings(**config["settings"]))
+        return cls(GANSizes(**config["networks"]), GANSettings(**config["settings"]))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -203,15 +204,23 @@ class GAN(Learner):
 
     @torch.no_grad()
     def sample(
-        self, n: int, *, truncation: float = 1.0, generator: torch.Generator | None = None
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+        truncation: float = 1.0,
     ) -> Tensor:
         """Images of the model, ``(n, C, H, W)``, of the data's shape.
 
         Args:
             n: how many.
-            truncation: 1 is the model itself; smaller draws codes towards their average, where
-                images are safer and less varied.
+            source: "model", the only one.
+            steps: unused, as there are no chains.
             generator: source of all randomness.
+            truncation: 1 is the model itself; smaller values move codes towards their average,
+                where images are better and less varied.
         """
         return self.crop(self.decode(self.codes(n, truncation=truncation, generator=generator)))
 
@@ -238,19 +247,19 @@ class GAN(Learner):
         return images
 
     def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Raises `Unable`: codes of images are found by inversion, not here."""
-        raise Unable("a gan has no inference of its own: `damc invert` finds the codes of images")
+        """Raises `Unable`: codes of images are found by inversion."""
+        raise Unable("gan has no inference: `damc invert` finds the codes of images")
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Raises `Unable`, like `infer`."""
         return self.infer(x, generator=generator)
 
     def pad(self, x: Tensor) -> Tensor:
         """Images ``(B, C, H, W)`` in the middle of the decoder's squares, with -1 around them."""
         if x.shape[1:] != self.sizes.shape:
-            raise BadInput(
-                f"images of shape {self.sizes.shape} are wanted, got {tuple(x.shape[1:])}"
-            )
+            raise BadInput(f"images must have shape {self.sizes.shape}, got {tuple(x.shape[1:])}")
         top, left, bottom, right = self._margins()
         return F.pad(x, (left, right, top, bottom), value=-1.0)
 
