@@ -7,7 +7,7 @@ non-saturating loss of Goodfellow et al. 2014 and the penalty R1 of Mescheder et
 
 from __future__ import annotations
 
-__all__ = ["GAN", "GANSettings", "Sizes"]
+__all__ = ["GAN", "GANSettings", "GANSizes"]
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,8 +28,8 @@ from damc.learn.sources import Draw
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the two networks are, as plain values.
+class GANSizes:
+    """Sizes of the two networks, as plain values.
 
     The decoder's images are squares of `resolution`, a power of two; smaller images of the data
     are padded to it with -1. At size s, both networks have `min(base // s, widest)` channels.
@@ -44,12 +44,13 @@ class Sizes:
     mapping_layers: int = 4
 
     def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
+        c, h, w = self.shape  # a list, if it was read from JSON
         object.__setattr__(self, "shape", (c, h, w))
         check_resolution(self.resolution)
         if max(h, w) > self.resolution:
             raise BadInput(
-                f"the images are {h}x{w}, larger than the decoder's {self.resolution} pixels"
+                f"images must be at most {self.resolution}x{self.resolution}, as the decoder makes "
+                f"them, got {h}x{w}"
             )
 
     def build_decoder(self) -> StyleDecoder:
@@ -71,7 +72,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GANSettings(OptimizerSettings):
-    """Every choice of the training."""
+    """Settings of the training."""
 
     r1: float = 1.0  # gamma: the weight of half the squared gradient at real images
     r1_every: int = 16  # iterations between penalties, each then as many times heavier
@@ -106,12 +107,12 @@ class GAN(Learner):
     """A `StyleDecoder` and a `Discriminator` that learn from each other.
 
     Args:
-        sizes: what the networks are.
-        settings: the choices of the training.
+        sizes: of the networks.
+        settings: of the training.
 
     Attributes:
-        decoder: the slowly following copy (EMA) of the decoder that learns, `learned`. It is the
-            result: `sample`, `codes` and `decode` use it.
+        decoder: the exponential moving average (EMA) of the decoder in training, `learned`. It is
+            the result: `sample`, `codes` and `decode` use it.
     """
 
     name: ClassVar[str] = "gan"
@@ -121,7 +122,7 @@ class GAN(Learner):
     r1: Tensor
     averages: Tensor
 
-    def __init__(self, sizes: Sizes, settings: GANSettings | None = None) -> None:
+    def __init__(self, sizes: GANSizes, settings: GANSettings | None = None) -> None:
         s = settings or GANSettings()
         super().__init__(s)
         self.sizes = sizes
@@ -129,7 +130,7 @@ class GAN(Learner):
         self.discriminator = sizes.build_discriminator()
         self.ema = EMA(self.learned, s.ema_rate)
         self.decoder: StyleDecoder = self.ema.module
-        # The penalty is not computed every time; the last one is shown until the next.
+        # The penalty is not computed in every iteration; its last value is logged until the next.
         self.register_buffer("r1", torch.zeros(()))
         synthesis = self.learned.synthesis
         self.register_buffer("averages", torch.zeros(synthesis.layers, synthesis.style))
@@ -143,7 +144,7 @@ class GAN(Learner):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> GAN:
         """The learner that `config` describes, with fresh weights."""
-        return cls(Sizes(**config["networks"]), GANSettings(**config["settings"]))
+        return cls(GANSizes(**config["networks"]), GANSettings(**config["settings"]))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -228,9 +229,7 @@ class GAN(Learner):
     def pad(self, x: Tensor) -> Tensor:
         """Images ``(B, C, H, W)`` in the middle of the decoder's squares, with -1 around them."""
         if x.shape[1:] != self.sizes.shape:
-            raise BadInput(
-                f"images of shape {self.sizes.shape} are wanted, got {tuple(x.shape[1:])}"
-            )
+            raise BadInput(f"images must have shape {self.sizes.shape}, got {tuple(x.shape[1:])}")
         top, left, bottom, right = self._margins()
         return F.pad(x, (left, right, top, bottom), value=-1.0)
 

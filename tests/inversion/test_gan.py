@@ -16,15 +16,17 @@ from torch import Tensor
 from damc import BadInput, fit, load
 from damc.files import to_safetensors
 from damc.inversion.discriminator import Discriminator, EqualConv, batch_spread, halved
-from damc.inversion.gan import GAN, GANSettings, Sizes
+from damc.inversion.gan import GAN, GANSettings, GANSizes
 from damc.inversion.stylegan import load_style_decoder
 from damc.learn import find_learner
 from damc.learn.optimizers import LearningRate
 
-TINY = Sizes((1, 6, 7), resolution=8, latent_dim=4, style=6, base=64, widest=12, mapping_layers=2)
+TINY = GANSizes(
+    (1, 6, 7), resolution=8, latent_dim=4, style=6, base=64, widest=12, mapping_layers=2
+)
 
 
-def learner(sizes: Sizes = TINY, **changes: Any) -> GAN:
+def learner(sizes: GANSizes = TINY, **changes: Any) -> GAN:
     torch.manual_seed(0)
     return GAN(sizes, replace(GANSettings(), **changes))
 
@@ -79,7 +81,7 @@ def test_a_convolution_starts_at_the_variance_of_its_gain(gain: float) -> None:
 def test_logits_of_any_resolution(resolution: int) -> None:
     critic = Discriminator(resolution, 3, base=64, widest=8)
     assert critic(torch.zeros(5, 3, resolution, resolution)).shape == (5,)
-    with pytest.raises(BadInput, match="is wanted"):
+    with pytest.raises(BadInput, match="images must have shape"):
         critic(torch.zeros(5, 1, resolution, resolution))
 
 
@@ -202,7 +204,7 @@ def test_padding_is_background_and_cropping_undoes_it() -> None:
     assert padded.shape == (3, 1, 8, 8) and torch.equal(gan.crop(padded), x)
     border = padded.numel() - x.numel()
     assert int((padded == -1).sum()) - int((x == -1).sum()) == border
-    with pytest.raises(BadInput, match=r"\(1, 6, 7\) are wanted"):
+    with pytest.raises(BadInput, match=r"images must have shape \(1, 6, 7\)"):
         gan.pad(torch.zeros(3, 3, 6, 7))
 
 
@@ -234,7 +236,7 @@ def distance_to_bars(drawn: Tensor) -> tuple[float, Tensor]:
 
 
 def test_it_learns_two_kinds_of_images() -> None:
-    sizes = Sizes(
+    sizes = GANSizes(
         (1, 8, 8), resolution=8, latent_dim=4, style=8, base=64, widest=8, mapping_layers=2
     )
     rates = {"decoder_rate": 5e-3, "discriminator_rate": 5e-3, "ema_rate": 0.05}
@@ -271,8 +273,8 @@ def test_wrong_settings_are_one_sentence(changes: dict[str, Any], words: str) ->
 
 def test_wrong_sizes_are_one_sentence() -> None:
     with pytest.raises(BadInput, match="power of two"):
-        Sizes((1, 8, 8), resolution=12)
-    with pytest.raises(BadInput, match="larger than the decoder's 8 pixels"):
-        Sizes((1, 9, 8), resolution=8)
-    with pytest.raises(BadInput, match="base is 4"):
-        GAN(Sizes((1, 8, 8), resolution=8, base=4))
+        GANSizes((1, 8, 8), resolution=12)
+    with pytest.raises(BadInput, match="at most 8x8, as the decoder makes them"):
+        GANSizes((1, 9, 8), resolution=8)
+    with pytest.raises(BadInput, match="base must be at least the resolution, 8, got 4"):
+        GAN(GANSizes((1, 8, 8), resolution=8, base=4))

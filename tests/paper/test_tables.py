@@ -84,7 +84,7 @@ def test_a_damaged_result_is_told(tmp_path: Path) -> None:
 def test_options_that_a_table_does_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--digits"):
         run_cells(Squares(), Options(digits=(4,)), tmp_path)
-    with pytest.raises(BadInput, match="not both"):
+    with pytest.raises(BadInput, match="either minutes or iterations must be given, got both"):
         find_table("generation").check(Options(minutes=1.0, iterations=5))
     with pytest.raises(BadInput, match="positive"):
         find_table("generation").check(Options(minutes=-1.0))
