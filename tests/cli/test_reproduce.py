@@ -79,6 +79,6 @@ def test_another_method_trains_samples_and_is_evaluated(damc: Any, tmp_path: Pat
     drawn = damc("sample", run, "--n", 4)
     assert drawn.code == 0 and "gaussian.png" in drawn.out, drawn.err
     wrong = damc("sample", run, "--source", "energy")
-    assert wrong.code == 2 and "draws from gaussian" in wrong.err
+    assert wrong.code == 2 and "must be gaussian, got 'energy'" in wrong.err
     evaluated = damc("evaluate", run, "--features", "pixel-pca", "--n", 50, "--reconstruct", 20)
     assert evaluated.code == 0 and "MSE per pixel" in evaluated.out, evaluated.err
