@@ -9,9 +9,8 @@ end, and repeat.
 
 from __future__ import annotations
 
-__all__ = ["EMA", "Amortizer", "History", "distill"]
+__all__ = ["EMA", "Amortizer", "History", "amortizer_step", "distill"]
 
-import copy
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +21,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from damc.density import Target, as_log_prob
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.errors import BadInput, Diverged
+from damc.fast.gradients import is_plain
+from damc.fast.packed import PackedDenoiser
 from damc.kernels.base import Kernel, State
 
 
@@ -47,7 +49,7 @@ class Amortizer(nn.Module):
         null: "token", one learned vector, or "noise", an MLP of fresh Gaussian noise as in the
             authors' code.
         solver: "ancestral", or one of `damc.diffusion.sampling.SOLVERS`, which are deterministic.
-        steps: evaluations of the denoiser for one sample (a "heun" step takes two).
+        steps: evaluations of the denoiser for one sample.
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
@@ -175,8 +177,8 @@ class Amortizer(nn.Module):
     ) -> Tensor:
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
 
-        A share `p_uncond` of the batch has its condition replaced by the null one. 0 trains
-        q(z | x) only; 1, or no x, trains q(z) only.
+        A share `p_uncond` of the batch, exact in expectation, has its condition replaced by the
+        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only.
 
         Args:
             z: points to learn, ``(B, d)``.
@@ -251,18 +253,21 @@ class Amortizer(nn.Module):
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
             return self.embed(x) if embedded is None else embedded
+        coin = None
         if keep is None:
-            # A fixed count instead of a coin for each point: the same in expectation, and the
-            # encoder never runs on an x whose embedding would be thrown away.
-            dropped = round(p_uncond * n)
-            if not 0 < dropped < n:  # too few points to divide: toss a coin for each after all
-                coins = torch.rand(n, generator=generator, device=x.device)
-                dropped = int((coins < p_uncond).sum())
-            keep = torch.randperm(n, generator=generator, device=x.device)[dropped:]
+            # A fixed count instead of a coin for each point: the encoder does not run on those
+            # that are dropped. What p_uncond * n has beyond a whole number is the probability that
+            # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
+            whole, part = divmod(round(p_uncond * n, 9), 1)
+            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            if part:
+                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
         kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        if coin is not None:
+            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
         return null.index_copy(0, keep, kept)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
@@ -285,10 +290,9 @@ class Amortizer(nn.Module):
         guidance: float,
         generator: torch.Generator | None,
     ) -> Tensor:
-        points = steps if solver == "ancestral" else steps + 1
-        times = torch.linspace(1, 0, points, dtype=torch.float64)
-        if solver in ("ddim", "multistep"):
-            times = times[:-1]  # they never evaluate at time 0
+        times = torch.linspace(1, 0, steps, dtype=torch.float64)
+        if solver != "ancestral":
+            times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[:-1]
         predict = self._predictor(condition, times, noise.shape[:-1])
         if null is not None and guidance:
             conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
@@ -303,36 +307,11 @@ class Amortizer(nn.Module):
     def _predictor(
         self, condition: Tensor, times: Tensor, points: torch.Size
     ) -> Callable[[Tensor, int], Tensor]:
-        """eps^ of points ``(*points, d)`` along a time grid.
-
-        All that does not depend on z is computed beforehand. Gates and shifts are made for
-        several steps in one product, since small ones are slow: for all steps if the points share
-        one condition.
-        """
-        net, rows = self.denoiser, len(condition)
-        share = net.condition_share(condition)
-        time = net.time_share(self.schedule.angle(times).to(condition.device))
-        weights = net.weights()
-        if len(points) == 1 and points[0] * len(times) > 1000:  # else the copies do not pay
-            weights = weights.laid_out(*points)
-        together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
-        # For every block gates and shifts of that many steps; for every step those of all blocks.
-        room = [share.new_empty(together, rows, len(bias)) for bias in weights.biases]
-        pairs = [[step.chunk(2, dim=-1) for step in both] for both in room]
-        modulations = list(zip(*pairs, strict=True))
-        known = -1  # the part of the grid that they are of
-
-        def predict(z: Tensor, i: int) -> Tensor:
-            nonlocal known
-            part, place = divmod(i, together)
-            if known != part:
-                steps = time[part * together : (part + 1) * together, None]
-                flat = [both[: len(steps)].flatten(0, 1) for both in room]
-                net.modulation((share + steps).flatten(0, 1), weights, flat)
-                known = part
-            return net.blocks(z, modulations[place], weights)
-
-        return predict
+        """eps^ of points ``(*points, d)`` at each time of a grid."""
+        net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
+        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())):
+            return PackedDenoiser(net, condition, angles, points)
+        return lambda z, i: net(z, angles[i], condition)
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
@@ -343,25 +322,31 @@ def _files(path: str | Path) -> tuple[Path, Path]:
 
 
 class EMA:
-    """A frozen copy of a module whose weights follow it slowly.
+    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
 
     ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
-    module itself. The paper starts its chains at such a copy of the sampler.
+    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
+    not averaged: statistics such as those of BatchNorm are running averages already, and counters
+    have no average.
+
+    Attributes:
+        module: the copy.
     """
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         if not 0 < rate <= 1:
             raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
-        self.rate = rate
         self.source = module
-        self.module: Any = copy.deepcopy(module).requires_grad_(False).eval()
+        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(module, multi_avg_fn=follow)
+        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
+        # counter stays on the CPU, where reading it stalls no GPU.
+        self.average.n_averaged.fill_(1)
+        self.module: Any = self.average.module.requires_grad_(False).eval()
 
-    @torch.no_grad()
     def update(self) -> None:
         """Moves the copy a little towards the module."""
-        torch._foreach_lerp_(
-            list(self.module.parameters()), list(self.source.parameters()), self.rate
-        )
+        self.average.update_parameters(self.source)
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:
@@ -388,6 +373,58 @@ class History:
     def save(self, path: str | Path) -> None:
         """Writes the history as JSON."""
         Path(path).write_text(json.dumps(asdict(self)))
+
+
+def amortizer_step(
+    q: Amortizer,
+    z: Tensor,
+    x: Tensor | None = None,
+    *,
+    step: Callable[[Tensor], Tensor],
+    updates: int = 6,
+    p_uncond: float = 0.2,
+    unconditional: str = "share",
+    encoder_updates: int | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """M gradient steps of the amortizer towards points z, the ends of chains (equation 7).
+
+    Args:
+        q: the amortizer; it is trained in place.
+        z: points to learn, ``(B, d)``.
+        x: their contexts, ``(B, ...)``; without them q(z) alone learns.
+        step: one step of the caller's optimizer down a loss; returns the gradient's norm.
+        updates: M.
+        p_uncond: share of the batch that is trained without its condition.
+        unconditional: "share" trains q(z | x) and q(z) on the two parts of the batch that
+            `p_uncond` makes; "both" trains each of them on the whole batch and adds the losses.
+        encoder_updates: the encoder learns in the last so many updates only, and the others share
+            one pass through it; None lets it learn in all.
+        generator: source of all randomness.
+
+    Returns:
+        The last loss and the last gradient norm, both ``()`` and detached.
+    """
+    if updates < 1 or (encoder_updates is not None and encoder_updates < 0):
+        raise BadInput(
+            "updates must be at least 1 and encoder_updates not negative, "
+            f"got {updates} and {encoder_updates}"
+        )
+    if unconditional not in ("share", "both"):
+        raise BadInput(f"unconditional must be 'share' or 'both', got {unconditional!r}")
+    shares = (0.0, 1.0) if unconditional == "both" and x is not None else (p_uncond,)
+    known, frozen = None, 0  # updates in which the encoder does not learn
+    if x is not None and encoder_updates is not None and encoder_updates < updates:
+        frozen = updates - encoder_updates
+        with torch.no_grad():
+            known = q.embed(x)
+    for k in range(updates):
+        embedded = known if k < frozen else None
+        loss = z.new_zeros(())
+        for p in shares:
+            loss = loss + q.loss(z, x, p_uncond=p, embedded=embedded, generator=generator)
+        norm = step(loss)
+    return loss.detach(), norm.detach()
 
 
 def distill(
@@ -467,6 +504,17 @@ def distill(
     device = q.denoiser.fourier.device
     history = History()
     state: State | None = None
+    total = torch.zeros((), device=device)
+
+    def descend(loss: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(weights, clip)
+        optimizer.step()
+        schedule.step()
+        total.add_(loss.detach())
+        return norm
+
     bar = tqdm(range(iterations), desc="distill", disable=not progress)
     for k in bar:
         x = next(batches)
@@ -476,17 +524,13 @@ def distill(
         fixed = kernel.init(starts)
         if state is not None:
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
-        state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
+        given = target if x is None else as_log_prob(target, x)
+        state, info = kernel.run(fixed, given, generator, steps=steps)
 
-        total = torch.zeros((), device=device)
-        for _ in range(updates):
-            loss = q.loss(state.z, x, p_uncond=p_uncond, generator=generator)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(weights, clip)
-            optimizer.step()
-            schedule.step()
-            total += loss.detach()
+        total.zero_()
+        amortizer_step(
+            q, state.z, x, step=descend, updates=updates, p_uncond=p_uncond, generator=generator
+        )
         average.update()
 
         mean = float(total) / updates

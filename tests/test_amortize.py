@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import EMA, MALA, Amortizer, BadInput, Diverged, Langevin, distill
+from damc.amortize import amortizer_step
 from tests.reference import sampling as plain
 
 SMALL = {"widths": (32, 64, 64), "embedding": 16}
@@ -26,7 +28,7 @@ def seeded() -> torch.Generator:
 
 
 @pytest.mark.parametrize("null", ["token", "noise"])
-@pytest.mark.parametrize("solver", ["ancestral", "ddim", "heun", "multistep"])
+@pytest.mark.parametrize("solver", ["ancestral", "ddim", "multistep"])
 def test_every_sampler_gives_every_shape(null: str, solver: str) -> None:
     q = make(3, null=null, solver=solver, steps=4)
     x = torch.randn(5, 3)
@@ -102,14 +104,49 @@ def test_a_share_of_the_batch_is_nullified_and_never_encoded() -> None:
     torch.testing.assert_close(mixed, (3 * parts[0] + 47 * parts[1]) / 50)
 
 
-@pytest.mark.parametrize(("rows", "threads"), [(4, 2), (300, 1), (300, 2)])
-def test_sampling_with_cached_shares_is_the_plain_transcription(
-    rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # decides how weights are laid
+@pytest.mark.parametrize(
+    ("n", "null"), [(1, "token"), (3, "token"), (8, "token"), (8, "noise"), (10, "token")]
+)
+def test_the_share_without_x_is_right_in_expectation_at_every_batch(n: int, null: str) -> None:
+    class One(nn.Module):  # an embedding that the null condition cannot have
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.full((len(x), 16), 1e3)
+
+    q, dropped = make(One(), null=null), []
+    q.denoiser.register_forward_pre_hook(lambda _, given: dropped.append(given[2][:, 0] < 500))
+    z, x, rounds, p = torch.zeros(n, 2), torch.zeros(n, 3), 800, 0.2
+    generator = seeded()
+    with torch.no_grad():
+        for _ in range(rounds):
+            q.loss(z, x, p_uncond=p, generator=generator)
+    share = torch.stack(dropped).double()
+    counts = share.sum(1)
+    assert set(counts.tolist()) <= {math.floor(p * n), math.ceil(p * n)}
+    # The error of the share over all points, and of that of every single point.
+    error = max(float(counts.std()) / n, 1e-9) / rounds**0.5
+    assert abs(float(share.mean()) - p) < 4 * error
+    assert (share.mean(0) - p).abs().max() < 4.5 * (p * (1 - p) / rounds) ** 0.5
+    # Power: the nearest whole count, which was 2 of 8 and 1 of 3, is far outside.
+    assert n == 10 or abs(round(p * n) / n - p) > 10 * error
+
+
+@pytest.mark.parametrize("rows", [4, 300])  # few points, and enough for weights of their own
+def test_sampling_with_a_packed_denoiser_is_the_plain_transcription(rows: int) -> None:
     q, x = make(3, steps=7).double(), torch.randn(rows, 3, dtype=torch.float64)
     slow = plain.sample(q, q.embed(x), 7, seeded())
     torch.testing.assert_close(q.sample(x=x, generator=seeded()), slow)
+
+
+@pytest.mark.parametrize("n", [None, 3])
+def test_a_denoiser_that_is_not_plain_is_not_packed(n: int | None) -> None:
+    """One with hooks, or of the user's own, is called as it is; without a change it is the same."""
+    q, x = make(3, steps=4).double(), torch.randn(5, 3, dtype=torch.float64)
+    packed = q.sample(n, x=x, generator=seeded())
+    hook = q.denoiser.register_forward_hook(lambda module, given, eps: None)
+    torch.testing.assert_close(q.sample(n, x=x, generator=seeded()), packed)
+    hook.remove()
+    q.denoiser.register_forward_hook(lambda module, given, eps: 0 * eps)
+    assert not q.sample(n, x=x, generator=seeded()).allclose(packed)
 
 
 def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
@@ -123,6 +160,75 @@ def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
     torch.testing.assert_close(slow.module.weight, start + 0.25)
     torch.testing.assert_close(same.module.weight, layer.weight.detach())
     assert not slow.module.weight.requires_grad
+
+
+def test_the_ema_copy_has_the_statistics_of_batch_norm() -> None:
+    """An encoder with BatchNorm: its statistics are buffers, which follow the module too."""
+    q = make(nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16)))
+    ema = EMA(q, 0.1)
+    for _ in range(3):
+        q.loss(torch.randn(64, 2), 5 + 3 * torch.randn(64, 3), p_uncond=0.0)
+    ema.update()
+    ours, theirs = ema.module.encoder[1], q.encoder[1]  # type: ignore[index]
+    assert int(ours.num_batches_tracked) == 3
+    assert ours.running_mean.equal(theirs.running_mean) and ours.running_mean.abs().max() > 0.1
+    assert ours.running_var.equal(theirs.running_var)
+
+
+def test_the_counter_of_the_ema_stays_where_reading_it_stalls_nobody() -> None:
+    ema = EMA(nn.Linear(2, 2, device="meta"), 0.5)
+    ema.update()
+    assert ema.average.n_averaged.device.type == "cpu"
+
+
+def recorded(q: Amortizer, **options: object) -> tuple[list[float], Tensor, Tensor]:
+    """The losses that `amortizer_step` descends, with a step that counts instead of learning."""
+    losses: list[float] = []
+
+    def step(loss: Tensor) -> Tensor:
+        losses.append(loss.item())
+        return torch.tensor(float(len(losses)))
+
+    z, x = torch.linspace(-1, 1, 16).view(8, 2), torch.linspace(-1, 1, 24).view(8, 3)
+    given = {"step": step, "p_uncond": 0.25, "generator": seeded(), "updates": 3, **options}
+    return losses, *amortizer_step(q, z, None if q.encoder is None else x, **given)  # type: ignore[arg-type]
+
+
+def test_the_steps_of_q_are_its_losses_in_turn() -> None:
+    q, generator = make(3), seeded()
+    z, x = torch.linspace(-1, 1, 16).view(8, 2), torch.linspace(-1, 1, 24).view(8, 3)
+    expected = [q.loss(z, x, p_uncond=0.25, generator=generator).item() for _ in range(3)]
+    losses, loss, norm = recorded(q)
+    assert losses == expected and float(loss) == losses[-1] and float(norm) == 3
+    assert not loss.requires_grad
+    generator = seeded()
+    expected = [
+        sum(q.loss(z, x, p_uncond=p, generator=generator).item() for p in (0.0, 1.0))
+        for _ in range(3)
+    ]
+    assert recorded(q, unconditional="both")[0] == pytest.approx(expected, rel=1e-6)
+    alone, generator = make(), seeded()
+    expected = [alone.loss(z, generator=generator).item() for _ in range(3)]
+    for unconditional in ("share", "both"):  # without x there is q(z) alone to train
+        assert recorded(alone, unconditional=unconditional)[0] == expected
+
+
+@pytest.mark.parametrize(("encoder_updates", "learning"), [(None, 3), (9, 3), (1, 1), (0, 0)])
+def test_the_encoder_learns_in_the_last_steps_of_q(
+    encoder_updates: int | None, learning: int
+) -> None:
+    q = make(3)
+    passes, learned = [], []
+    assert q.encoder is not None
+    q.encoder.register_forward_hook(lambda module, x, y: passes.append(len(x[0])))
+
+    def step(loss: Tensor) -> Tensor:
+        learned.append(torch.autograd.grad(loss, q.encoder[0].weight, allow_unused=True)[0])  # type: ignore[index, union-attr]
+        return loss
+
+    recorded(q, step=step, encoder_updates=encoder_updates)
+    assert [grad is not None for grad in learned] == [False] * (3 - learning) + [True] * learning
+    assert passes == [8] * (learning < 3) + [6] * learning  # one pass for all that share it
 
 
 def gaussian_kl(z: Tensor, mean: Tensor, sd: float) -> float:
@@ -269,6 +375,9 @@ Q = make(3)
         (lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)), "encoder gave shape"),
         (lambda: make(null="zero"), "null must be"),
         (lambda: EMA(Q, 0.0), "rate of an EMA"),
+        (lambda: recorded(Q, updates=0), "updates must be at least 1"),
+        (lambda: recorded(Q, encoder_updates=-1), "encoder_updates not negative"),
+        (lambda: recorded(Q, unconditional="none"), "unconditional must be"),
         (lambda: distill(Q, lambda z: z, Langevin(), iterations=0), "at least 1"),
         (lambda: distill(Q, lambda z: z, Langevin(), iterations=1), "has a context"),
         (lambda: distill(make(), lambda z: z, Langevin(), iterations=1, fresh=2.0), "fresh must"),

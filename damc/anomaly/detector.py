@@ -40,7 +40,7 @@ from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import Images
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput, Diverged
-from damc.learn import LEARNERS, Learner
+from damc.learn import LEARNERS, Learner, find_method
 from damc.learn.presets import Preset, find_preset
 from damc.seeds import global_seed
 from damc.train.run import Run
@@ -141,9 +141,9 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self.scaling_ = scaling
         preset = self._preset(scaling)
         with global_seed(self.seed_):
-            learner = preset.learner(self.method, **(self.settings or {}))
+            learner = find_method(self.method).from_preset(preset, **(self.settings or {}))
         needs_model = self.score_kind in ("joint", "authors")
-        if needs_model and not hasattr(learner, "model"):
+        if needs_model and learner.model is None:
             raise BadInput(f"{self.method} has no latent model: give score_kind='own'")
         rows = data.subset(train) if isinstance(data, Images) else _images(scaling, data[train])
         fit(
@@ -314,7 +314,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             return self.score_kind
         if self.calibration_ is not None:
             return "calibrated"
-        return "joint" if hasattr(self.learner_, "model") else "own"
+        return "own" if self.learner_.model is None else "joint"
 
     def _calibrate(self, normal: Array | Images) -> None:
         """Fits the calibrated score to held-out data; the others need nothing."""
@@ -411,9 +411,9 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
                     f"and X holds {kind_of(scaling.shape)}"
                 )
         iterations = self.iterations or preset.iterations
-        settings = replace(preset.settings, horizon=iterations)
+        recipe = replace(preset.recipe, horizon=iterations)
         batch = self.batch or preset.batch
-        return replace(preset, settings=settings, iterations=iterations, batch=batch)
+        return replace(preset, recipe=recipe, iterations=iterations, batch=batch)
 
     def _check_parameters(self) -> None:
         if not 0 < self.quantile < 1 or not 0 < self.held_out < 1:

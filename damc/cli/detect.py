@@ -1,4 +1,4 @@
-"""Anomalies among images, by a trained run: `damc detect`."""
+"""Detect anomalies among images with a trained run: `damc detect`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from damc.cli.console import device, say, table, write_results
+from damc.cli.console import device, say, table
 from damc.cli.options import Option
 
 
 @dataclass(frozen=True)
 class Detect:
-    """Score images by how unusual a trained run finds them: a CSV, and a picture of both ends.
+    """Score how anomalous images are under a trained run: a CSV file and a picture of both ends.
 
-    The threshold is a quantile of the scores of normal images that the run has not learned from.
+    The threshold is a quantile of the scores of normal images that the run was not trained on.
     """
 
     folder: Annotated[Path, Option("RUN", positional=True)]
@@ -28,32 +28,32 @@ class Detect:
     """Pictures, folders of pictures, raw or .npy files."""
 
     normal: Annotated[Path | None, Option("IMAGES")] = None
-    """Normal images that the run has not seen, for the threshold; its own test images if not
+    """Normal images that the run was not trained on, for the threshold; its test images if not
     given."""
 
     quantile: Annotated[float | None, Option("Q")] = None
-    """Share of normal images below the threshold; 0.95 if not given."""
+    """Fraction of normal images below the threshold; 0.95 if not given."""
 
     score: Literal["auto", "calibrated", "joint", "authors", "reconstruction", "own"] = "auto"
-    """calibrated: how far the error lies above that of normal images, or of those with as much
-    detail; joint: minus the log joint of the model; authors: that of the paper's code;
-    reconstruction: the squared error; own: the method's; auto: what the detector was saved with,
-    else calibrated."""
+    """calibrated: the reconstruction error relative to that of normal images, or of those with as
+    much detail; joint: minus the log joint density; authors: the score of the paper's code;
+    reconstruction: the squared error; own: the method's own score; auto: the score that the
+    detector was saved with, else calibrated."""
 
     samples: Annotated[int | None, Option("K")] = None
-    """Posterior samples averaged for a score; 4 if not given."""
+    """Posterior samples that a score averages over; 4 if not given."""
 
     n: Annotated[int, Option("N")] = 8
-    """How many of the most and of the least anomalous images to show."""
+    """Number of most and of least anomalous images to show."""
 
     resize: bool = False
-    """Crop every image to its center square and resize it to what the model wants."""
+    """Crop every image to its center square and resize it to the model's size."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where to write; RUN/detect if not given."""
+    """Output folder; RUN/detect if not given."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
-    """Folder of the named data sets; if not given, the one that was trained from."""
+    """Folder of the named data sets; if not given, the one used in training."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
@@ -62,22 +62,26 @@ class Detect:
         """Scores, prints the ends, writes ``scores.csv``, ``ends.png`` and ``results.json``."""
         from damc.anomaly.detect import detect, draw_ends, names_of
         from damc.errors import BadInput
+        from damc.report.results import write_results
+        from damc.tasks.trained import image_shape
         from damc.train.origin import Origin
+        from damc.train.run import Run
 
-        if not self.images or self.n < 1:
-            raise BadInput("give images to score, and show at least 1 of them")
+        if not self.images:
+            raise BadInput("IMAGES must name at least one picture, folder or file, got none")
+        if self.n < 1:
+            raise BadInput(f"n must be at least 1, got {self.n}")
         start = time.monotonic()
         given: dict[str, Any] = {
             "quantile": self.quantile,
             "score_kind": None if self.score == "auto" else self.score,
             "samples": self.samples,
         }
-        origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)
+        shape = image_shape(Run.open(self.folder))
+        origin = Origin("", shape, resize=self.resize, root=self.data_root)
         sets = origin.load(self.images)
 
-        from damc.anomaly.detector import (
-            AnomalyDetector,  # and scikit-learn, which bad input spares
-        )
+        from damc.anomaly.detector import AnomalyDetector  # slow to import: after bad input is out
 
         detector = AnomalyDetector.from_run(
             self.folder,
@@ -125,15 +129,3 @@ class Detect:
         say(f"{file}  every image with its score")
         say(f"{picture}  the most and the least anomalous")
         say(f"{path}  the summary")
-
-
-def _shape(folder: Path) -> tuple[int, int, int]:
-    """What images a run wants, (C, H, W)."""
-    from damc.errors import BadInput
-    from damc.train.run import Run
-
-    networks = Run.open(folder).config.get("config", {}).get("networks")
-    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
-        raise BadInput(f"{folder} was trained with networks of your own: score images in Python")
-    c, h, w = networks["shape"]
-    return c, h, w

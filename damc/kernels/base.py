@@ -18,8 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from damc.density import LogProb, Target, still, value_and_grad
+from damc.density import LogProb, Target, value_and_grad
 from damc.errors import BadInput, Diverged
+from damc.fast.frozen import frozen
 
 
 class State(NamedTuple):
@@ -135,7 +136,7 @@ class Kernel:
         steps = self.steps if steps is None else steps
         if steps < 0:
             raise BadInput(f"steps must not be negative, got {steps}")
-        target = still(log_prob)
+        target = frozen(log_prob)
         state = z if isinstance(z, State) else self.init(z)
         start, calls = state.z, 0
         # Allocated once: small results that stay behind after every move would pin the large

@@ -267,10 +267,9 @@ class _Loop:
         """Draws from the model: finite weights may be too large to compute with, and metrics are
         those from before the update."""
         generator = torch.Generator(self.place.device).manual_seed(0)
-        try:
-            images = self.learner.eval().sample(2, generator=generator)
-        except NotImplementedError:
+        if not self.learner.sources:
             return
+        images = self.learner.eval().sample(2, generator=generator)
         if not bool(torch.isfinite(images).all()):
             raise Diverged(f"samples of the model are not finite after iteration {k}")
 
@@ -312,7 +311,7 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
     if place.world_size > 1:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
-        learner.synchronize = average
+        learner.average_gradients(average)
 
 
 def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> None:

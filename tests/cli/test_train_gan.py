@@ -15,7 +15,7 @@ from damc.train.loop import load
 from damc.train.run import Run
 
 TINY = ["--size", 8, "--width", 4, "--widest", 8, "--style", 4, "--batch", 8]
-TINY += ["--pictures-every", 4, "--judged", 20]
+TINY += ["--pictures-every", 4, "--samples", 20]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from damc import BadInput, fit, load
 from damc.data import load_images
-from damc.learn import LEARNERS, Learner
-from damc.learn.presets import find_preset
+from damc.learn import LEARNERS, Learner, find_method
 
 METHODS = ("vae", "vae-2stage", "rae", "ncp-vae", "adaptive-ce", "damc-vae", "damc-abp")
 SHORT: dict[str, Any] = {
@@ -37,7 +36,7 @@ def make(method: str, horizon: int, **changes: Any) -> Learner:
     torch.manual_seed(0)
     known = LEARNERS[method].settings_type.__dataclass_fields__
     settings = {k: v for k, v in {**SHORT, **changes}.items() if k in known}
-    return find_preset("digits-small").learner(method, horizon=horizon, **settings)
+    return find_method(method).from_preset("digits-small", horizon=horizon, **settings)
 
 
 def images(n: int = 40) -> Tensor:

@@ -192,13 +192,13 @@ def test_the_random_state_of_the_user_is_left_alone(tmp_path: Path) -> None:
 
 
 def _updates(trained: DAMC, rank: int, world: int) -> dict[str, Tensor]:
-    """Gradients, as `synchronize` leaves them, of all three updates on this process's share."""
+    """Gradients, as averaging leaves them, of all three updates on this process's share."""
     generator = torch.Generator().manual_seed(2)
     x, n = images(16), 16
     z, eps = (torch.randn(n, 8, generator=generator) for _ in range(2))
     negative, u = torch.randn(n, 8, generator=generator), torch.rand(n, generator=generator)
     x, z, eps, negative, u = (t[rank::world] for t in (x, z, eps, negative, u))
-    together, seen = trained.synchronize, {}
+    together, seen = trained.optimizers.average, {}
 
     def watch(name: str) -> None:
         def synchronize(gradients: list[Tensor]) -> None:
@@ -206,7 +206,7 @@ def _updates(trained: DAMC, rank: int, world: int) -> dict[str, Tensor]:
                 together(gradients)
             seen[name] = torch.cat([g.flatten() for g in gradients])
 
-        trained.synchronize = synchronize
+        trained.average_gradients(synchronize)
 
     energy = trained.model.prior.energy
     assert energy is not None
@@ -224,7 +224,7 @@ def _process(rank: int, folder: str, average: bool) -> None:
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
     )
     trained = learner()
-    trained.synchronize = average_gradients if average else None
+    trained.average_gradients(average_gradients if average else None)
     np.savez(
         f"{folder}/{rank}.npz", **{k: v.numpy() for k, v in _updates(trained, rank, 2).items()}
     )
