@@ -108,7 +108,7 @@ def test_the_trace_stays_small(steps: int, monkeypatch: pytest.MonkeyPatch) -> N
     found = transitions(learner(1.0), steps=steps, chains=2)
     assert len(found.kept) <= 252 and found.energies.shape == (len(found.kept), 2)
     assert set(found.snapshots) == {0, steps} | {m for m in (100, 200, 1000, 2500) if m <= steps}
-    assert found.mixing == {} and ".[diagnostics]" in found.note
+    assert found.mixing == {} and "damc[diagnostics]" in found.note
 
 
 def test_what_has_no_chains() -> None:

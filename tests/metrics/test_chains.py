@@ -47,5 +47,5 @@ def test_bad_input_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="NaN"):
         ess(torch.full((10, 2, 1), torch.nan))
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(BadInput, match=r"\.\[diagnostics\]"):
+    with pytest.raises(BadInput, match=r"damc\[diagnostics\]"):
         ess(torch.zeros(10, 2, 1))
