@@ -39,8 +39,11 @@ class _Block(NamedTuple):
     w2_w3: Tensor  # (w, 2 w)
     b2_b4: Tensor  # (2 w,)
     b1: Tensor  # (w,)
-    product: Tensor  # buffer of [W1 h, W4 h], (points, 2 w)
+    product: Tensor  # buffer of [W1 h, W4 h], (number of points, 2 w)
+    w1_h: Tensor  # its halves, (*points, w)
+    w4_h: Tensor
     modulation: Tensor  # buffer of [gate, shift] at several steps, (steps, rows of conditions, 2 w)
+    pairs: list[tuple[Tensor, ...]]  # its halves at each of the steps
 
 
 class PackedDenoiser:
@@ -91,10 +94,9 @@ class PackedDenoiser:
 
         def block(i: int, h: Tensor) -> Tensor:
             b = self.blocks[i]
-            torch.mm(h.flatten(0, -2), b.w1_w4, out=b.product.flatten(0, -2))
-            w1_h, w4_h = b.product.chunk(2, dim=-1)
-            gate, shift = b.modulation[place].chunk(2, dim=-1)
-            return (w4_h + shift).addcmul_(w1_h, gate)
+            gate, shift = b.pairs[place]
+            torch.mm(h.flatten(0, -2), b.w1_w4, out=b.product)
+            return (b.w4_h + shift).addcmul_(b.w1_h, gate)
 
         phase = z @ self.frequencies
         h = torch.cat([phase.sin(), phase.cos(), z], dim=-1)
@@ -113,11 +115,17 @@ def _pack(block: nn.Module, points: torch.Size, steps: int, rows: int, copied: b
     assert isinstance(w1_w4, nn.Linear) and isinstance(w2_w3, nn.Linear) and isinstance(b2, Tensor)
     b1, b4 = w1_w4.bias.detach().chunk(2)
     columns = w1_w4.weight.detach().t()
+    product = columns.new_empty(*points, columns.shape[1])
+    modulation = columns.new_empty(steps, rows, columns.shape[1])
+    w1_h, w4_h = product.chunk(2, dim=-1)
     return _Block(
         columns.contiguous() if copied else columns,
         w2_w3.weight.detach().t(),
         torch.cat([b2.detach(), b4]),
         b1,
-        columns.new_empty(*points, columns.shape[1]),
-        columns.new_empty(steps, rows, columns.shape[1]),
+        product.flatten(0, -2),
+        w1_h,
+        w4_h,
+        modulation,
+        [step.chunk(2, dim=-1) for step in modulation],
     )
