@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from damc.density import product, tempered
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
+    from damc.kernels.hmc import HMC
     from damc.kernels.independence import Gaussian, Independence
     from damc.kernels.langevin import Langevin
     from damc.kernels.mala import MALA
+    from damc.kernels.smc import anneal
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
+    from damc.sampling import Draws, sample
     from damc.train.loop import fit, load
 
 __version__ = "0.1.0"
@@ -27,12 +30,15 @@ _PLACES = {
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
     "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
+    "damc.kernels.hmc": ("HMC",),
     "damc.kernels.independence": ("Gaussian", "Independence"),
     "damc.kernels.langevin": ("Langevin",),
     "damc.kernels.mala": ("MALA",),
+    "damc.kernels.smc": ("anneal",),
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
+    "damc.sampling": ("Draws", "sample"),
     "damc.train.loop": ("fit", "load"),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
@@ -40,11 +46,13 @@ _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "DAMC",
     "EMA",
+    "HMC",
     "MALA",
     "Amortizer",
     "AnomalyDetector",
     "BadInput",
     "Diverged",
+    "Draws",
     "EnergyPrior",
     "Gaussian",
     "History",
@@ -58,10 +66,12 @@ __all__ = [
     "State",
     "StepInfo",
     "Underdamped",
+    "anneal",
     "distill",
     "fit",
     "load",
     "product",
+    "sample",
     "tempered",
 ]
 
