@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from damc.density import LogProb, Target, still, value_and_grad
+from damc.density import LogProb, Target, value_and_grad
 from damc.errors import BadInput, Diverged
+from damc.fast.frozen import frozen
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC
 from damc.kernels.independence import Proposal
@@ -118,7 +119,7 @@ def anneal(
     budget = Budget() if budget is None else budget
     spent = budget.spent
     z = reference.sample(particles, generator)
-    path = _Path(still(target), reference)
+    path = _Path(frozen(target), reference)
     p, r = path.parts(z)
     budget.spent += particles
     scale = getattr(reference, "factor", None)

@@ -38,7 +38,7 @@ from damc.files import load_weights, pack, unpack
 
 __all__ = ["FORMAT", "Checkpoint", "Run", "load_weights", "pack", "unpack"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout above; a folder of another version is refused, not guessed at."""
 
 

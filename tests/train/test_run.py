@@ -165,6 +165,7 @@ def test_settings_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
         (b"[1]", "not a damc run folder"),
         (b'{"preset": "mnist"}', "not a damc run folder"),
         (b'{"format": 99, "damc": "9.1"}', "has run format 99, written by damc 9.1, but this is"),
+        (b'{"format": 1, "damc": "0.1.0"}', "has run format 1, written by damc 0.1.0, but this is"),
     ],
 )
 def test_a_damaged_or_foreign_config_is_refused(
