@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.data import load_images
-from damc.inversion.gan import Settings, Sizes
+from damc.inversion.gan import GANSettings, GANSizes
 from damc.inversion.gan_training import GANTraining
 from damc.inversion.stylegan import StyleDecoder
 from damc.inversion.training import InversionTraining
@@ -79,7 +79,7 @@ CALLERS: dict[str, Callable[[Path], Any]] = {
         find_preset("digits-small"), "damc", load_images("digits"), folder, Budget(iterations=1)
     ),
     "damc.inversion.gan_training": lambda folder: GANTraining(
-        Sizes((1, 8, 8)), Settings(), folder, 1, DIGITS
+        GANSizes((1, 8, 8)), GANSettings(), folder, 1, DIGITS
     ).run(),
     "damc.inversion.training": lambda folder: InversionTraining(
         _decoder(), folder, 1, DIGITS
