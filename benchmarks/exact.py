@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from damc import MALA, Amortizer, Gaussian, Independence, distill
-from damc.amortize import History
+from damc.distillation import History
 from damc.metrics import c2st
 
 FEW = {"solver": "multistep", "steps": 10}

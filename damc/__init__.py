@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from damc.amortize import EMA, Amortizer, History, distill
+    from damc.amortize import EMA, Amortizer
     from damc.anomaly.detector import AnomalyDetector
     from damc.density import product, tempered
+    from damc.distillation import History, distill
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
     from damc.kernels.hmc import HMC
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "damc.amortize": ("EMA", "Amortizer", "History", "distill"),
+    "damc.amortize": ("EMA", "Amortizer"),
+    "damc.distillation": ("History", "distill"),
     "damc.anomaly.detector": ("AnomalyDetector",),
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),

@@ -27,8 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer, amortizer_step
+from damc.amortize import Amortizer
 from damc.density import Target
+from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
 from damc.kernels.langevin import Langevin
 from damc.kernels.underdamped import Underdamped
