@@ -227,11 +227,6 @@ Q = make(3)
         (lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)), "encoder gave shape"),
         (lambda: make(null="zero"), "null must be"),
         (lambda: EMA(Q, 0.0), "rate of an EMA"),
-        (lambda: recorded(Q, updates=0), "updates must be at least 1"),
-        (lambda: recorded(Q, encoder_updates=-1), "encoder_updates not negative"),
-        (lambda: recorded(Q, unconditional="none"), "unconditional must be"),
-        (lambda: distill(Q, lambda z: z, Langevin(), iterations=0), "at least 1"),
-        (lambda: distill(Q, lambda z: z, Langevin(), iterations=1), "has a context"),
         (lambda: distill(make(), lambda z: z, Langevin(), iterations=1, fresh=2.0), "fresh must"),
         (
             lambda: distill(

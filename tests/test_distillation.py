@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from damc import MALA, Amortizer, Diverged, Langevin, distill
+from damc import MALA, Amortizer, BadInput, Diverged, Langevin, distill
 from damc.distillation import amortizer_step
 
 SMALL = {"widths": (32, 64, 64), "embedding": 16}
@@ -174,3 +175,21 @@ def test_a_log_density_that_blows_up_is_named() -> None:
         distill(
             make(), lambda z: (z[:, 0] - 99).log(), Langevin(0.1, 3), iterations=1, progress=False
         )
+
+
+Q = make(3)
+
+
+@pytest.mark.parametrize(
+    ("make_error", "words"),
+    [
+        (lambda: recorded(Q, updates=0), "updates must be at least 1"),
+        (lambda: recorded(Q, encoder_updates=-1), "encoder_updates not negative"),
+        (lambda: recorded(Q, unconditional="none"), "unconditional must be"),
+        (lambda: distill(Q, lambda z: z, Langevin(), iterations=0), "at least 1"),
+        (lambda: distill(Q, lambda z: z, Langevin(), iterations=1), "has a context"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(make_error: Callable[[], Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make_error()
