@@ -35,11 +35,11 @@ class _Block(NamedTuple):
     """y = W1 h * gate + W4 h + shift, with gate = sigmoid(W2 c + b2) and shift = W3 c + b4 + b1 *
     gate: one product of h is left, and all else is known before z is."""
 
-    w1_w4: Tensor  # (inputs, 2 w)
+    w1_w4: Tensor  # W1 and W4 apart, (2, inputs, w): two threads then take one product each
     w2_w3: Tensor  # (w, 2 w)
     b2_b4: Tensor  # (2 w,)
     b1: Tensor  # (w,)
-    product: Tensor  # buffer of [W1 h, W4 h], (number of points, 2 w)
+    product: Tensor  # buffer of W1 h and W4 h, (2, number of points, w)
     w1_h: Tensor  # its halves, (*points, w)
     w4_h: Tensor
     modulation: Tensor  # buffer of [gate, shift] at several steps, (steps, rows of conditions, 2 w)
@@ -95,7 +95,7 @@ class PackedDenoiser:
         def block(i: int, h: Tensor) -> Tensor:
             b = self.blocks[i]
             gate, shift = b.pairs[place]
-            torch.mm(h.flatten(0, -2), b.w1_w4, out=b.product)
+            torch.bmm(h.flatten(0, -2).expand(2, -1, -1), b.w1_w4, out=b.product)
             return (b.w4_h + shift).addcmul_(b.w1_h, gate)
 
         phase = z @ self.frequencies
@@ -114,16 +114,17 @@ def _pack(block: nn.Module, points: torch.Size, steps: int, rows: int, copied: b
     w1_w4, w2_w3, b2 = block.w1_w4, block.w2_w3, block.b2
     assert isinstance(w1_w4, nn.Linear) and isinstance(w2_w3, nn.Linear) and isinstance(b2, Tensor)
     b1, b4 = w1_w4.bias.detach().chunk(2)
-    columns = w1_w4.weight.detach().t()
-    product = columns.new_empty(*points, columns.shape[1])
-    modulation = columns.new_empty(steps, rows, columns.shape[1])
-    w1_h, w4_h = product.chunk(2, dim=-1)
+    width = len(b1)
+    columns = w1_w4.weight.detach().view(2, width, -1).transpose(1, 2)
+    product = columns.new_empty(2, *points, width)
+    modulation = columns.new_empty(steps, rows, 2 * width)
+    w1_h, w4_h = product.unbind()
     return _Block(
         columns.contiguous() if copied else columns,
         w2_w3.weight.detach().t(),
         torch.cat([b2.detach(), b4]),
         b1,
-        product.flatten(0, -2),
+        product.flatten(1, -2),
         w1_h,
         w4_h,
         modulation,
