@@ -29,6 +29,7 @@ from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import Kernel, State
+from damc.noise import normal
 
 
 class Amortizer(nn.Module):
@@ -138,7 +139,7 @@ class Amortizer(nn.Module):
             weight = self.denoiser.fourier
             rows = (n or 1) if x is None else len(x)
             shape = (rows,) if x is None or n is None else (n, rows)
-            noise = torch.randn(
+            noise = normal(
                 *shape, self.dim, generator=generator, dtype=weight.dtype, device=weight.device
             )
             condition = null = None
@@ -270,8 +271,8 @@ class Amortizer(nn.Module):
         if isinstance(self.null, nn.Parameter):
             return self.null
         weight = self.denoiser.fourier
-        noise = torch.empty(n, self.dim, dtype=weight.dtype, device=weight.device)
-        embedded: Tensor = self.null(noise.normal_(generator=generator))
+        placed = {"dtype": weight.dtype, "device": weight.device}
+        embedded: Tensor = self.null(normal(n, self.dim, generator=generator, **placed))
         return embedded
 
     def _denoise(

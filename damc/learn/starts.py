@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
+from damc.noise import normal
 
 
 class Starts:
@@ -118,6 +119,4 @@ class AmortizedStarts(Starts):
 
 def standard_normal(x: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:
     """A point of N(0, I) for every image of a batch, ``(B, d)``, in its type and on its device."""
-    return torch.empty(len(x), latent_dim, dtype=x.dtype, device=x.device).normal_(
-        generator=generator
-    )
+    return normal(len(x), latent_dim, generator=generator, dtype=x.dtype, device=x.device)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from damc.latent import LatentModel
 from damc.learn.learner import Learner, Metrics, Rate
 from damc.learn.settings import adam, check_settings
+from damc.noise import normal_like
 
 if TYPE_CHECKING:
     from damc.nets.networks import Networks
@@ -173,7 +174,7 @@ def gaussian_encoder(networks: Networks) -> nn.Module:
 
 def draw(m: Tensor, log_v: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """z = m + v^(1/2) w with w ~ N(0, I), through which gradients pass, ``(B, d)``."""
-    return torch.addcmul(m, (log_v / 2).exp(), torch.empty_like(m).normal_(generator=generator))
+    return torch.addcmul(m, (log_v / 2).exp(), normal_like(m, generator))
 
 
 def divergence(m: Tensor, log_v: Tensor) -> Tensor:
