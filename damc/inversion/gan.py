@@ -241,7 +241,9 @@ class GAN(Learner):
         """Raises `Unable`: codes of images are found by inversion, not here."""
         raise Unable("a gan has no inference of its own: `damc invert` finds the codes of images")
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Raises `Unable`, like `infer`."""
         return self.infer(x, generator=generator)
 

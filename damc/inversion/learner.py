@@ -222,7 +222,9 @@ class Inversion(Learner):
         codes = invert(self, x, "damc", generator=generator).codes
         return self.problem.standardize(codes.to(self.problem.mean))
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Images of the codes that the method "damc" finds."""
         with torch.no_grad():
             return self.problem.decode(self.infer(x, generator=generator))

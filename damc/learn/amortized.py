@@ -120,9 +120,18 @@ class AmortizedLearner(ChainLearner):
             raise BadInput(f"source of inference must be amortizer or gaussian, got {source!r}")
         return self.refine(x, z, moves if steps is None else steps, noise, generator)
 
-    def glimpse(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """g(z) at z ~ q(z | x) after a single posterior move, once there is a q to speak of."""
-        if "amortizer" not in self.sources:
-            return self.reconstruct(x, generator=generator)
+    @torch.no_grad()
+    def reconstruct(
+        self,
+        x: Tensor,
+        *,
+        refine: bool = True,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """g(z) at inferred z; unless `refine`, at z ~ q(z | x) after a single posterior move, once
+        there is a q to speak of."""
+        if refine or "amortizer" not in self.sources:
+            return super().reconstruct(x, generator=generator, **options)
         z = self.amortizer.sample(x=x, generator=generator, **_QUICK)
         return self.model.decoder(self.refine(x, z, 1, False, generator))  # type: ignore[no-any-return]

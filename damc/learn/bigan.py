@@ -183,7 +183,9 @@ class BiGAN(Learner):
         return z
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(e(x)), of the shape of x."""
         images: Tensor = self.used.decoder(self.infer(x))
         return images

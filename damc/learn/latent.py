@@ -77,7 +77,12 @@ class PosteriorMoves(Learner):
 
     @torch.no_grad()
     def reconstruct(
-        self, x: Tensor, *, generator: torch.Generator | None = None, **options: Any
+        self,
+        x: Tensor,
+        *,
+        refine: bool = True,
+        generator: torch.Generator | None = None,
+        **options: Any,
     ) -> Tensor:
         """g(z) at inferred z, of the shape of x; options are those of `infer`."""
         z = self.infer(x, generator=generator, **options)

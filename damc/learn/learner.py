@@ -67,12 +67,14 @@ class Learner(nn.Module):
     settings_type: ClassVar[Any]
     takes_presets: ClassVar[bool] = True
     iteration: int
+    model: Any  # a LatentModel, or None
 
     def __init__(self, settings: Any = None, networks: Networks | None = None) -> None:
         super().__init__()
         self.settings = settings
         self.networks = networks
         self.iteration = 0
+        self.__dict__["model"] = None  # where a subclass has no property of that name
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.rates: dict[str, Rate] = {}
         self.clip: float = 100.0
@@ -89,6 +91,18 @@ class Learner(nn.Module):
         """Its ways of drawing samples, its own first; if there are several, `sample` has an
         argument `source`."""
         return ("model",)
+
+    @property
+    def inference(self) -> str | None:
+        """How latent points of images are found."""
+        if type(self).reconstruct is Learner.reconstruct:
+            return None
+        return "chain" if hasattr(self, "refine") else "encoder"
+
+    @property
+    def score(self) -> str | None:
+        """What `anomaly_score` is."""
+        return None if type(self).anomaly_score is Learner.anomaly_score else "own"
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
@@ -148,17 +162,14 @@ class Learner(nn.Module):
         """Latent points of images, ``(B, d)``."""
         raise Unable(f"{self.name} has no inference")
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images as the model sees them, of the shape of x."""
-        raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Images as the model sees them, of the shape of x; `refine` False is at first sight.
 
-    def glimpse(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images as the model sees them at first sight, of the shape of x, for anomaly detection.
-
-        Refining a reconstruction for the very image, as `reconstruct` may, repairs what is unusual
-        about an anomaly. The same as `reconstruct` where nothing is refined.
+        Refining a reconstruction for the very image repairs what is unusual about an anomaly.
         """
-        return self.reconstruct(x, generator=generator)
+        raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """How unusual images are, ``(B,)``; higher is more anomalous."""

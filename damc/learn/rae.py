@@ -162,7 +162,9 @@ class RAE(Learner):
         return self.encoder(x)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(e(x)), of the shape of x."""
         return self.decode(self.infer(x))
 

@@ -105,9 +105,11 @@ class SecondStage(LatentLearner):
         """Latent points of images as the base infers them, ``(B, d)``."""
         return self.base.infer(x, generator=generator)  # type: ignore[no-any-return]
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Images as the base sees them, of the shape of x."""
-        return self.base.reconstruct(x, generator=generator)  # type: ignore[no-any-return]
+        return self.base.reconstruct(x, refine=refine, generator=generator)  # type: ignore[no-any-return]
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The base's score, ``(B,)``: higher is more anomalous."""

@@ -62,7 +62,9 @@ class EncoderInference(nn.Module):
         return self.encode(x)[0]
 
     @torch.no_grad()
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         """g(m(x)), of the shape of x."""
         return self.model.decoder(self.infer(x))  # type: ignore[no-any-return]
 
