@@ -271,8 +271,8 @@ class Amortizer(nn.Module):
         if isinstance(self.null, nn.Parameter):
             return self.null
         weight = self.denoiser.fourier
-        placed = {"dtype": weight.dtype, "device": weight.device}
-        embedded: Tensor = self.null(normal(n, self.dim, generator=generator, **placed))
+        noise = normal(n, self.dim, generator=generator, dtype=weight.dtype, device=weight.device)
+        embedded: Tensor = self.null(noise)
         return embedded
 
     def _denoise(

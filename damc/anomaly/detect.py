@@ -20,7 +20,6 @@ from damc.data.pictures import PICTURE_SUFFIXES, list_pictures
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput
 from damc.files import write_atomically
-from damc.learn import Learner
 from damc.report import plots
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def draw_ends(
     chosen = order[:count] + (order[-count:][::-1] if len(order) > 1 else [])
     places = [(images, i) for images in sets for i in range(len(images))]
     x = torch.cat([places[i][0].batch(torch.tensor([places[i][1]])) for i in chosen])
-    if type(detector.learner_).reconstruct is Learner.reconstruct:
+    if detector.learner_.inference is None:
         ends = ["most"] * count + ["least"] * (len(chosen) - count)
         return plots.image_grid(x, path, columns=count, labels=ends)
     y = detector.reconstruct(Images(ArrayStore(x.numpy(), -1.0), name="both ends"))

@@ -25,7 +25,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from damc.anomaly.files import FORMAT, MEMORY, recall_detector, unseen_images
-from damc.anomaly.same_noise import SameNoise
 from damc.anomaly.scaling import (
     Columns,
     Pixels,
@@ -42,6 +41,7 @@ from damc.data.sources import ArrayStore
 from damc.errors import BadInput, Diverged
 from damc.learn import LEARNERS, Learner
 from damc.learn.presets import Preset, find_preset
+from damc.noise import SharedNoise
 from damc.train.run import Run
 
 Array = NDArray[Any]
@@ -143,7 +143,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             torch.manual_seed(self.seed_)
             learner = preset.learner(self.method, **(self.settings or {}))
         needs_model = self.score_kind in ("joint", "authors")
-        if needs_model and not hasattr(learner, "model"):
+        if needs_model and learner.model is None:
             raise BadInput(f"{self.method} has no latent model: give score_kind='own'")
         rows = data.subset(train) if isinstance(data, Images) else _images(scaling, data[train])
         fit(
@@ -157,9 +157,9 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             progress=self.verbose,
         )
         self.learner_: Learner = learner.eval()
-        self._calibrate(data.subset(held) if isinstance(data, Images) else data[held])
+        used = self._calibrate(data.subset(held) if isinstance(data, Images) else data[held])
         scores = self._scores(data)
-        self._set_threshold(scores[held])
+        self._set_threshold(scores[held[used:]])
         return self._judge_own(scores)
 
     def decision_function(self, X: Any) -> Scores:
@@ -208,8 +208,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         parts = []
         for x in self._chunks(self._read(X, reset=False)):
-            with SameNoise(self.seed_):
-                parts.append(self.learner_.reconstruct(x).detach().cpu())
+            parts.append(self.learner_.reconstruct(x, generator=self._noise()).detach().cpu())
         return torch.cat(parts)
 
     def save(self, folder: str | Path) -> Path:
@@ -296,16 +295,22 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         if normal is None:
             normal = unseen_images(run, data_root, limit)
         held = detector._read(normal, reset=False)
-        detector._calibrate(held)
-        detector._set_threshold(detector._scores(held))
+        used = detector._calibrate(held)
+        detector._set_threshold(detector._scores(held)[used:])
         return detector._judge_own(detector.normal_scores_)
 
     def _score(self, x: Tensor) -> Tensor:
         """The score of model-scale data ``(B, C, H, W)``, ``(B,)``: the one place that does it."""
-        with SameNoise(self.seed_):
-            if self.calibration_ is not None:
-                return self.calibration_.score(self.learner_, x, samples=self.samples)
-            return score(self.learner_, x, self._kind, samples=self.samples)
+        options: dict[str, Any] = {"samples": self.samples, "generator": self._noise()}
+        if self.calibration_ is not None:
+            return self.calibration_.score(self.learner_, x, **options)
+        return score(self.learner_, x, self._kind, **options)
+
+    def _noise(self) -> SharedNoise:
+        """The same noise for every row and every call: a score depends on its own row alone."""
+        generator = SharedNoise(self.learner_.device)
+        generator.manual_seed(self.seed_)
+        return generator
 
     @property
     def _kind(self) -> str:
@@ -314,18 +319,26 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             return self.score_kind
         if self.calibration_ is not None:
             return "calibrated"
-        return "joint" if hasattr(self.learner_, "model") else "own"
+        return "own" if self.learner_.model is None else "joint"
 
-    def _calibrate(self, normal: Array | Images) -> None:
-        """Fits the calibrated score to held-out data; the others need nothing."""
+    def _calibrate(self, normal: Array | Images) -> int:
+        """Fits the calibrated score to the first half of held-out data; the others need nothing.
+
+        Returns:
+            How many rows it used up: the threshold takes those that it has not seen.
+        """
         self.calibration_: Calibration | None = None
-        reconstructs = type(self.learner_).reconstruct is not Learner.reconstruct
         enough = len(normal) >= _CALIBRATED_ON and not self._of_vectors
-        worthwhile = reconstructs and enough
-        if self.score_kind == "calibrated" or (self.score_kind == "auto" and worthwhile):
-            x = torch.cat(list(self._chunks(normal)))
-            with SameNoise(self.seed_):
-                self.calibration_ = Calibration.fit(self.learner_, x, samples=self.samples)
+        worthwhile = self.learner_.inference is not None and enough
+        if self.score_kind != "calibrated" and (self.score_kind != "auto" or not worthwhile):
+            return 0
+        half = len(normal) // 2
+        part = normal.subset(slice(half)) if isinstance(normal, Images) else normal[:half]
+        x = torch.cat(list(self._chunks(part)))
+        self.calibration_ = Calibration.fit(
+            self.learner_, x, samples=self.samples, generator=self._noise()
+        )
+        return half
 
     def _scores(self, data: Array | Images) -> Scores:
         scores = torch.cat([self._score(x).float().cpu() for x in self._chunks(data)])

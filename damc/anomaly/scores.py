@@ -153,14 +153,15 @@ def error_and_detail(
 ) -> tuple[Tensor, Tensor]:
     """Errors at first sight, and how much detail the images have, ``(B,)`` each.
 
-    The error is the `misfit` of `Learner.glimpse`, averaged over `samples` of them. Both are kept
-    above `FLOOR`.
+    The error is the `misfit` of a reconstruction that was not refined for the very image, which
+    would repair what is unusual about it, averaged over `samples` of them. Both are kept above
+    `FLOOR`.
     """
     errors = []
     for part in torch.split(x, _PART):
         total = part.new_zeros(len(part))
         for _ in range(samples):
-            total += misfit(part, learner.glimpse(part, generator=generator))
+            total += misfit(part, learner.reconstruct(part, refine=False, generator=generator))
         errors.append(total / samples)
     return torch.cat(errors).clamp_min(FLOOR * x[0].numel()), detail_of(x)
 
@@ -219,7 +220,7 @@ def _once(learner: Learner, x: Tensor, kind: str, generator: torch.Generator | N
     if kind == "reconstruction":
         difference = x - learner.reconstruct(x, generator=generator)
         return difference.square().flatten(1).sum(1)
-    model = getattr(learner, "model", None)
+    model = learner.model
     if model is None:
         raise BadInput(
             f"{learner.name} has no latent model, and so no {kind} score: use calibrated, "

@@ -147,7 +147,7 @@ def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict
         return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
     # To a learner without an amortizer the first sight is its reconstruction, and dear.
-    once = type(learner).glimpse is Learner.glimpse
+    once = "amortizer" not in learner.sources
 
     def errors(x: Tensor) -> dict[str, Tensor]:
         samples = 1 if once else _GLIMPSES
@@ -181,9 +181,9 @@ def _uncalibrated(learner: Learner, x: Tensor, generator: torch.Generator) -> di
         found |= {"own": error / (2 * model.sigma**2) + prior, "authors": error + prior}
     else:
         found["own"] = learner.anomaly_score(x, generator=generator)
-        if hasattr(learner, "model"):
+        if learner.model is not None:
             found["authors"] = score(learner, x, "authors", generator=generator)
-        if type(learner).reconstruct is Learner.reconstruct:
+        if learner.inference is None:
             return found
         y = learner.reconstruct(x, generator=generator)
         error = (x - y).square().flatten(1).sum(1)

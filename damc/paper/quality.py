@@ -78,7 +78,7 @@ class Quality:
         frechet, kernel = distances(found, self.real, split="train")
         return frechet.value, kernel.value
 
-    def error(self, learner: Learner, seed: int, **options: str) -> float:
+    def error(self, learner: Learner, seed: int, **options: Any) -> float:
         """Squared error per pixel of reconstructed test images; options are `reconstruct`'s."""
         generator = torch.Generator(learner.device).manual_seed(seed)
         errors = []

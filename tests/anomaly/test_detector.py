@@ -18,10 +18,11 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import damc
 from damc import AnomalyDetector, BadInput
-from damc.anomaly.same_noise import SameNoise
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
+from damc.anomaly.scores import error_and_detail
 from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import load_images
+from damc.noise import SharedNoise
 
 QUICK: dict[str, Any] = {
     "iterations": 1,
@@ -180,8 +181,9 @@ def test_the_joint_score_has_the_likelihoods_own_weight(fitted: AnomalyDetector)
     model = fitted.learner_.model
     detector = AnomalyDetector(samples=1)
     detector.learner_, detector.seed_, detector.calibration_ = fitted.learner_, 3, None
-    with SameNoise(3):
-        z = fitted.learner_.infer(x)
+    noise = SharedNoise()
+    noise.manual_seed(3)
+    z = fitted.learner_.infer(x, generator=noise)
     error = (x - model.decoder(z)).square().flatten(1).sum(1)
     prior = model.prior.energy(z) + z.square().sum(1) / 2
     expected = {"joint": error / (2 * 0.5**2) + prior, "authors": error + prior}
@@ -314,15 +316,28 @@ def test_networks_come_from_the_shape() -> None:
     assert preset_for_vectors(3).networks.decoder["last"] is None
 
 
-def test_same_noise_leaves_the_law_of_a_row_alone() -> None:
-    with SameNoise(0):
-        noise = torch.randn(4, 3, 20_000)
-        image = torch.empty(5, 1, 2, 2).normal_()
-    assert bool((noise == noise[:, :1]).all()) and not bool((noise[0] == noise[1]).all())
-    assert bool((image == image[0]).all())
-    assert abs(float(noise.mean())) < 4 / 80_000**0.5
-    assert abs(float(noise[:, 0].square().mean()) - 1) < 4 * (2 / 80_000) ** 0.5
-    assert not bool((torch.randn(2, 3)[0] == torch.randn(2, 3)[1]).all())
+def test_fitting_and_scoring_leave_torch_as_it_was(rows: np.ndarray[Any, Any]) -> None:
+    torch.manual_seed(7)
+    before, randn = torch.get_rng_state(), torch.randn
+    detector = AnomalyDetector(**QUICK).fit(rows)
+    scores = detector.decision_function(rows)
+    detector.reconstruct(rows)
+    assert torch.equal(torch.get_rng_state(), before) and torch.randn is randn
+    torch.rand(3)
+    assert np.array_equal(detector.decision_function(rows), scores)
+
+
+def test_the_calibration_and_the_threshold_take_different_rows() -> None:
+    """What the calibration is fitted to has no part in the threshold."""
+    images = np.random.default_rng(0).normal(size=(200, 8, 8))
+    detector = AnomalyDetector(**QUICK).fit(images)
+    held = np.random.RandomState(0).permutation(200)[:40]
+    assert detector.calibration_ is not None and len(detector.normal_scores_) == 20
+    scores = detector.decision_function(images)
+    assert np.allclose(detector.normal_scores_, scores[held[20:]], rtol=1e-4)
+    used = torch.from_numpy(detector.scaling_(images[held[:20], None]))
+    error, _ = error_and_detail(detector.learner_, used, samples=1, generator=detector._noise())
+    assert detector.calibration_.mean == pytest.approx(float(error.log().mean()), rel=1e-4)
 
 
 def test_a_detector_without_a_measured_range_reads_floats_as_everything_else_does() -> None:

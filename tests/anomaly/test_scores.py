@@ -19,7 +19,9 @@ class Blur(Learner):
 
     name = "blur"
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         return x / 2
 
 
@@ -118,7 +120,9 @@ def test_an_image_moved_a_little_errs_in_proportion_to_its_detail() -> None:
     x, other = (torch.stack(rows)[:, None, None].expand(3, 1, 48, 48) for rows in (waves, moved))
 
     class Aside(Blur):
-        def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        def reconstruct(
+            self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+        ) -> Tensor:
             return other
 
     error, detail = error_and_detail(Aside(), x)

@@ -20,7 +20,9 @@ class Half(Learner):
 
     name = "half"
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         return x * torch.where(torch.arange(x.shape[3]) == 0, 0.0, 0.5)
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -64,7 +66,9 @@ def test_an_image_is_reconstructed_once_where_there_is_no_amortizer() -> None:
     class Counting(Half):
         seen = 0
 
-        def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        def reconstruct(
+            self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+        ) -> Tensor:
             self.seen += len(x)
             return super().reconstruct(x, generator=generator)
 
