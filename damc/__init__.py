@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from damc.amortize import EMA, Amortizer, History, distill
     from damc.anomaly.detector import AnomalyDetector
+    from damc.anomaly.files import load
     from damc.density import product, tempered
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
-    from damc.train.loop import fit, load
+    from damc.train.loop import fit
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "damc.amortize": ("EMA", "Amortizer", "History", "distill"),
     "damc.anomaly.detector": ("AnomalyDetector",),
+    "damc.anomaly.files": ("load",),
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
     "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
@@ -33,7 +35,7 @@ _PLACES = {
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
-    "damc.train.loop": ("fit", "load"),
+    "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 

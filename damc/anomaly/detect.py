@@ -100,7 +100,7 @@ def draw_ends(
     chosen = order[:count] + (order[-count:][::-1] if len(order) > 1 else [])
     places = [(images, i) for images in sets for i in range(len(images))]
     x = torch.cat([places[i][0].batch(torch.tensor([places[i][1]])) for i in chosen])
-    if detector.learner_.inference is None:
+    if detector.learner_ is None or detector.learner_.inference is None:
         ends = ["most"] * count + ["least"] * (len(chosen) - count)
         return plots.image_grid(x, path, columns=count, labels=ends)
     y = detector.reconstruct(Images(ArrayStore(x.numpy(), -1.0), name="both ends"))

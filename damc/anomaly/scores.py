@@ -15,7 +15,7 @@ from __future__ import annotations
 
 __all__ = ["FLOOR", "SCORES", "Calibration", "detail_of", "error_and_detail", "misfit", "score"]
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -112,6 +112,11 @@ class Calibration:
             raise BadInput(f"a calibration needs at least 3 normal images, got {len(x)}")
         error, detail = error_and_detail(learner, x, samples=samples, generator=generator)
         return cls.of(error, detail)
+
+    @property
+    def tensor(self) -> Tensor:
+        """Its six numbers, float64, from which it can be made again."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
 
     @classmethod
     def of(cls, error: Tensor, detail: Tensor) -> Calibration:

@@ -94,7 +94,7 @@ class Detect:
         anomalies = int(found.anomalous.sum())
         results = {
             "run": str(self.folder),
-            "iteration": detector.learner_.iteration,
+            "iteration": None if detector.learner_ is None else detector.learner_.iteration,
             "score": detector.score_kind,
             "samples": detector.samples,
             "quantile": detector.quantile,

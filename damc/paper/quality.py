@@ -7,6 +7,7 @@ __all__ = ["MEASURES", "Quality", "remark"]
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor

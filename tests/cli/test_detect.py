@@ -46,7 +46,7 @@ def test_detect_writes_scores_and_a_picture(
     assert max(scores, key=scores.__getitem__) == "noise.png"
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["images"] == 7
-    assert results["normal_images"] == 180  # the other 179 test digits calibrate the score
+    assert results["normal_images"] == 179  # the other 180 test digits calibrate the score
     above = [name for name, score in scores.items() if score > results["threshold"]]
     assert [int(row["anomalous"]) for row in rows] == [int(name in above) for name in scores]
     assert results["anomalies"] == len(above)
@@ -70,8 +70,8 @@ def test_detect_takes_normal_images_and_a_quantile(
     assert done.code == 0, done.err
     rows = table(tmp_path / "scores.csv")
     assert rows[3]["image"].endswith("normal.npy[3]") and rows[-1]["image"].endswith("noise.png")
-    # The threshold is the median of the very images that are scored.
-    assert sum(int(row["anomalous"]) for row in rows[:40]) in (19, 20)
+    # The threshold is the median of the second half; the first calibrates.
+    assert sum(int(row["anomalous"]) for row in rows[20:40]) in (9, 10)
 
 
 def test_detect_on_a_saved_detector(damc: Any, pictures: Path, tmp_path: Path) -> None:
