@@ -8,7 +8,15 @@ FOLDER/detector.safetensors    what the parts have learned
 
 from __future__ import annotations
 
-__all__ = ["FORMAT", "MEMORY", "load", "open_detector", "save_detector", "unseen_images"]
+__all__ = [
+    "FORMAT",
+    "MEMORY",
+    "load",
+    "open_detector",
+    "save_detector",
+    "saved_shape",
+    "unseen_images",
+]
 
 import hashlib
 import json
@@ -164,6 +172,19 @@ def open_detector(
     held = detector._read(normal, reset=False)
     parts = _asked_parts(detector, saved, learner, len(held))
     return detector._take(judged_by(parts, learner, held, detector.scaling_, surprise))
+
+
+def saved_shape(folder: str | Path) -> tuple[int, int, int] | None:
+    """What images a saved detector takes, (C, H, W); None if the folder holds none."""
+    from damc.anomaly.detector import AnomalyDetector
+
+    memory = _recall(Path(folder), {*AnomalyDetector().get_params()})
+    if memory is None:
+        return None
+    scaling = scaling_from(memory["scaling"])
+    if not isinstance(scaling, Pixels):
+        raise BadInput(f"{folder} holds a detector of vectors: images must be scored by another")
+    return scaling.shape
 
 
 def unseen_images(folder: Path, root: Path | None, limit: int) -> Images:

@@ -87,6 +87,30 @@ def test_detect_on_a_saved_detector(damc: Any, pictures: Path, tmp_path: Path) -
     )
 
 
+def test_a_detector_without_a_network_is_used_alike_and_twice(
+    damc: Any, pictures: Path, tmp_path: Path
+) -> None:
+    x = ((load_images("digits").batch(torch.arange(300))[:, 0] + 1) * 127.5).round()
+    AnomalyDetector(random_state=0).fit(x.to(torch.uint8)).save(tmp_path / "run")
+    for name in ("detect", "detect-2"):
+        done = damc("detect", tmp_path / "run", pictures, "--n", 3)
+        assert done.code == 0, done.err
+        out = tmp_path / "run" / name
+        found = {Path(row["image"]).name: row for row in table(out / "scores.csv")}
+        assert found["noise.png"]["anomalous"] == "1"
+        assert float(found["noise.png"]["p_value"]) == pytest.approx(1 / 151, rel=1e-3)
+        assert json.loads((out / "results.json").read_text())["score"] == ["pixels", "gradients"]
+        page = (out / "report.html").read_text()
+        assert page.count("data:image/png") == 2 and "noise.png" in page
+        with Image.open(out / "maps.png") as picture:
+            assert picture.height > 2 * 80 and picture.width > 3 * 80
+    one = damc("detect", tmp_path / "run", pictures, "--score", "gradients", "--out", tmp_path)
+    assert one.code == 2 and "give normal images" in one.err
+    AnomalyDetector().fit(np.random.default_rng(0).normal(size=(30, 3))).save(tmp_path / "rows")
+    refused = damc("detect", tmp_path / "rows", pictures)
+    assert refused.code == 2 and "detector of vectors" in refused.err
+
+
 def test_bad_input_is_one_sentence(
     damc: Any, trained: Any, copied: Path, pictures: Path, tmp_path: Path
 ) -> None:
