@@ -11,6 +11,7 @@ __all__ = ["AnomalyDetector"]
 
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from damc.anomaly.explain import explain_vectors, in_shape_of
 from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network
 from damc.anomaly.network import QUALITIES, NetworkPlan
-from damc.anomaly.parts import FEATURES
+from damc.anomaly.parts import CHEAP, Recipe
 from damc.anomaly.reading import Data, batches, check_finite, read_images
 from damc.anomaly.scaling import Columns, kind_of
 from damc.anomaly.scores import SCORES
@@ -62,9 +63,11 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             as far as they can be told; None takes all of them for normal.
         augment: take images that differ from normal ones by a small turn (9 degrees) or scale (8 %)
             for normal, too. Switch it off where such differences matter.
-        score_kind: "auto" combines all parts of the detector; or one by name: "pixels" or
-            "gradients" for images, "neighbors" for vectors, and those of a network, see
-            `damc.anomaly.scores.SCORES`.
+        features: a network of yours, from images ``(B, C, H, W)`` in [-1, 1] to maps
+            ``(B, F, h, w)``, for the part "patches" (`damc.anomaly.places.Patches`).
+        score_kind: "auto" combines all parts of the detector; or one by name: "pixels",
+            "gradients", "surprise" or "patches" for images, "neighbors" for vectors, and those of
+            a trained network, see `damc.anomaly.scores.SCORES`.
         method: how the network learns, a name in `damc.learn.LEARNERS`.
         iterations: learning updates; None follows from preset and quality.
         batch: rows or images of an update; None is the preset's number.
@@ -103,6 +106,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         quantile: float = 0.95,
         contamination: float | None = None,
         augment: bool = True,
+        features: Callable[[Tensor], Any] | None = None,
         score_kind: str = "auto",
         method: str = "damc",
         iterations: int | None = None,
@@ -119,6 +123,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self.quantile = quantile
         self.contamination = contamination
         self.augment = augment
+        self.features = features
         self.score_kind = score_kind
         self.method = method
         self.iterations = iterations
@@ -143,17 +148,17 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         order = random.permutation(len(data))
         self.seed_ = int(random.randint(2**31 - 1))
-        if self._quality == "fast" or self.score_kind in FEATURES:
-            fitted = fit_parts(data, order, self.score_kind, self.contamination, self.augment)
+        recipe = Recipe(self.score_kind, self.augment, self.features)
+        if self._quality == "fast" or self.score_kind in CHEAP:
+            fitted = fit_parts(data, order, recipe, self.contamination)
         else:
             fitted = fit_with_network(
                 data,
                 order,
                 self._plan,
-                kind=self.score_kind,
+                recipe,
                 contamination=self.contamination,
                 held_out=self.held_out,
-                augment=self.augment,
                 samples=self.samples,
                 seed=self.seed_,
             )
@@ -220,15 +225,15 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def explain(self, X: Any) -> Scores:
         """Where data are anomalous, a map of the shape of X: higher is more anomalous.
 
-        For images, how little the surroundings of a pixel foretell it (`damc.anomaly.surprise`);
-        all its channels share the value. For vectors, how far each column lies from the nearest
-        normal rows, in standard deviations.
+        For images, how little the surroundings of a pixel foretell it (`damc.anomaly.surprise`), or
+        how far its `features` lie from normal ones; all its channels share the value. For vectors,
+        how far each column lies from the nearest normal rows, in standard deviations.
         """
         check_is_fitted(self)
         data, found = self._read(X, reset=False), []
         for x in batches(data, self.scaling_):
-            if self.fitted_.surprise is not None:
-                found.append(self.fitted_.surprise.map(x))
+            if self.fitted_.places is not None:
+                found.append(self.fitted_.places.map(x))
             else:
                 found.append(explain_vectors(self.parts_, x))
         return in_shape_of(torch.cat(found), data if isinstance(X, str | Path) else X)
@@ -367,9 +372,11 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             raise BadInput(f"contamination must be None or in (0, 0.5), got {self.contamination}")
         if self.samples < 1:
             raise BadInput(f"samples must be at least 1, got {self.samples}")
-        kinds = ("auto", *FEATURES, *SCORES)
+        kinds = ("auto", *CHEAP, *SCORES)
         if self.score_kind not in kinds:
             raise BadInput(f"score_kind must be one of {', '.join(kinds)}, got {self.score_kind!r}")
+        if self.score_kind == "patches" and self.features is None:
+            raise BadInput("features must be a network where score_kind is 'patches', got None")
         self._plan.check()
         if self._quality == "fast" and self._for_network:
             raise BadInput(

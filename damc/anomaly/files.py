@@ -22,6 +22,7 @@ import hashlib
 import json
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,10 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.fitting import Fitted, judged_by, network_kind
-from damc.anomaly.parts import FEATURES, WIDE, NearNormal, NetworkScore, Part
+from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
+from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.scaling import Pixels, scaling_from, settings_of
 from damc.anomaly.scores import SCORES
-from damc.anomaly.surprise import Surprise
 from damc.data import Images
 from damc.errors import BadInput
 from damc.files import load_weights, to_safetensors, write_atomically
@@ -88,20 +89,21 @@ def save_detector(detector: AnomalyDetector, folder: str | Path) -> Path:
         "normal": detector.fitted_.normal,
         "own": detector.fitted_.own,
     }
-    surprise = detector.fitted_.surprise
-    if surprise is not None:
-        tensors |= {"filters": surprise.filters, "bias": surprise.bias}
+    places = detector.fitted_.places
+    if places is not None:
+        tensors |= {f"places.{name}": value for name, value in places.state().items()}
     for k, part in enumerate(detector.parts_):
         tensors |= {f"{k}.{name}": value.cpu() for name, value in part.state().items()}
     blob = to_safetensors(tensors)
     memory = {
         "format": FORMAT,
         # The random state is used up by `fit`, and may be no plain value.
-        "parameters": {**detector.get_params(), "random_state": detector.seed_},
+        "parameters": {**detector.get_params(), "random_state": detector.seed_, "features": None},
         "scaling": settings_of(detector.scaling_),
         "seed": detector.seed_,
         "parts": [part.name for part in detector.parts_],
         "network": learner is not None,
+        "features": detector.features is not None,
         "sha256": hashlib.sha256(blob).hexdigest(),
     }
     # The tensors first: a folder counts as a detector once the other file is there.
@@ -148,12 +150,14 @@ def open_detector(
         learner = load_learner(path, place) if memory["network"] else None
         detector = kind(**{**memory["parameters"], **parameters})
         detector.scaling_, detector.seed_ = scaling_from(memory["scaling"]), memory["seed"]
-        saved = _saved_parts(memory, learner, detector.samples)
+        if memory["features"] and detector.features is None:
+            raise BadInput(f"{path} was fitted with a network of yours: give it again as features=")
+        saved = _saved_parts(memory, learner, detector.features, detector.samples)
         asked = ("score_kind", "samples")  # with others, the saved scores do not hold
         same = all(getattr(detector, name) == memory["parameters"][name] for name in asked)
     detector._check_parameters()
     tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
-    surprise = Surprise(tensors["filters"], tensors["bias"]) if "filters" in tensors else None
+    places = _saved_places(tensors, detector.features)
     if memory is not None and same and normal is None:
         combination = Combination(tensors["mean"], tensors["spread"])
         fitted = Fitted(
@@ -163,7 +167,7 @@ def open_detector(
             combination,
             tensors["normal"],
             tensors["own"],
-            surprise,
+            places,
         )
         return detector._take(fitted)
     detector.n_features_in_ = math.prod(detector.scaling_.shape)
@@ -171,7 +175,7 @@ def open_detector(
         normal = unseen_images(path, data_root, limit)
     held = detector._read(normal, reset=False)
     parts = _asked_parts(detector, saved, learner, len(held))
-    return detector._take(judged_by(parts, learner, held, detector.scaling_, surprise))
+    return detector._take(judged_by(parts, learner, held, detector.scaling_, places))
 
 
 def saved_shape(folder: str | Path) -> tuple[int, int, int] | None:
@@ -204,19 +208,41 @@ def unseen_images(folder: Path, root: Path | None, limit: int) -> Images:
     return unseen.images.subset(slice(limit))
 
 
-def _saved_parts(memory: dict[str, Any], learner: Learner | None, samples: int) -> list[Part]:
+def _saved_parts(
+    memory: dict[str, Any],
+    learner: Learner | None,
+    features: Callable[[Tensor], Any] | None,
+    samples: int,
+) -> list[Part]:
     parts: list[Part] = []
     for k, name in enumerate(memory["parts"]):
         if name.removeprefix(WIDE) in FEATURES:
             parts.append(NearNormal(name))
+        elif name == "surprise":
+            parts.append(Surprises())
+        elif name == "patches":
+            assert features is not None
+            parts.append(Patches(features))
         else:
             assert learner is not None
             parts.append(NetworkScore(learner, name, samples, memory["seed"]))
-        start = f"{k}."
-        parts[-1].load(
-            {n[len(start) :]: t for n, t in memory["tensors"].items() if n.startswith(start)}
-        )
+        parts[-1].load(_under(memory["tensors"], f"{k}."))
     return parts
+
+
+def _saved_places(
+    tensors: dict[str, Tensor], features: Callable[[Tensor], Any] | None
+) -> Places | None:
+    state = _under(tensors, "places.")
+    if not state:
+        return None
+    places: Places = Surprises() if features is None else Patches(features)
+    places.load(state)
+    return places
+
+
+def _under(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
 
 
 def _asked_parts(
@@ -229,7 +255,7 @@ def _asked_parts(
     found = [part for part in saved if part.name == kind]
     if found:
         return found
-    if learner is None or kind in FEATURES:
+    if learner is None or kind in CHEAP:
         names = ", ".join(["auto", *(part.name for part in saved)])
         raise BadInput(f"score_kind must be one of {names} for this folder, got {kind!r}")
     if kind == "auto":
@@ -268,7 +294,7 @@ def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
     if hashlib.sha256(blob).hexdigest() != memory["sha256"]:
         raise ValueError("digest")
     memory["tensors"] = load_weights(folder / TENSORS)
-    known = {*FEATURES, *(WIDE + name for name in FEATURES), *SCORES}
+    known = {*CHEAP, *(WIDE + name for name in FEATURES), *SCORES}
     if {*memory["parameters"]} != parameters or not {*memory["parts"]} <= known:
         raise ValueError("parameters or parts")
-    int(memory["seed"]), bool(memory["network"])
+    int(memory["seed"]), bool(memory["network"]), bool(memory["features"])

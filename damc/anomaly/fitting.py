@@ -13,7 +13,7 @@ __all__ = ["Fitted", "fit_parts", "fit_with_network", "judged_by", "network_kind
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.network import NetworkPlan
-from damc.anomaly.parts import NearNormal, NetworkScore, Part, parts_for
+from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, Recipe
+from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
 from damc.anomaly.scaling import Columns, Scaling
-from damc.anomaly.surprise import Surprise
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner
 
@@ -49,7 +49,7 @@ class Fitted:
         combination: of the parts' scores.
         normal: part scores of the rows that the threshold is taken from, ``(m, P)``.
         own: part scores of all rows, ``(n, P)``.
-        surprise: where images are unusual; None for vectors, and for a network alone.
+        places: says where images are unusual; None for vectors.
     """
 
     scaling: Scaling
@@ -58,7 +58,7 @@ class Fitted:
     combination: Combination
     normal: Tensor
     own: Tensor
-    surprise: Surprise | None = None
+    places: Places | None = None
 
     def combined(self, scores: Tensor) -> NDArray[np.float32]:
         """The combined score of part scores ``(n, P)``, ``(n,)``."""
@@ -68,46 +68,39 @@ class Fitted:
         return found.numpy()
 
 
-def fit_parts(
-    data: Data, order: Index, kind: str, contamination: float | None, augment: bool
-) -> Fitted:
+def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | None) -> Fitted:
     """A detector without a network.
 
     Args:
         data: n rows.
         order: a permutation of them.
-        kind: "auto", or the name of one part.
-        contamination: share of anomalies among them; None is none.
-        augment: take variants of normal images for normal, too, unless there are many.
+        recipe: which parts; of many images no variants are made.
+        contamination: share of anomalies among the rows; None is none.
     """
-    augment = augment and len(order) <= _AUGMENTED
-    kept, group = _trimmed(data, order, kind, contamination)
+    recipe = replace(recipe, augment=recipe.augment and len(order) <= _AUGMENTED)
+    kept, recipe = _trimmed(data, order, recipe, contamination)
     if len(kept) >= _MANY:
         held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
-        scaling, parts = _fitted(data, train, kind, group, augment)
-        own = torch.empty(len(order), len(parts), dtype=torch.float64)
-        own[train] = torch.stack([part.own.double() for part in parts], 1)
-        others = np.setdiff1d(order, train)
-        own[others] = _scores(parts, rows_of(data, others), scaling)
+        scaling, parts = _fitted(data, train, recipe)
+        own = _own(parts, data, train, scaling)
     else:
         held = kept
-        own = _cross_fitted(data, order, kept, kind, group, augment)
-        scaling, parts = _fitted(data, kept, kind, group, augment)
+        own = _cross_fitted(data, order, kept, recipe)
+        scaling, parts = _fitted(data, kept, recipe)
     half = (len(held) + 1) // 2
     combination = Combination.fit(own[held[:half]])
-    surprise = _surprise(rows_of(data, kept), scaling)
-    return Fitted(scaling, parts, None, combination, own[held[half:]], own, surprise)
+    places = _places(parts, rows_of(data, kept), scaling)
+    return Fitted(scaling, parts, None, combination, own[held[half:]], own, places)
 
 
 def fit_with_network(
     data: Data,
     order: Index,
     plan: NetworkPlan,
+    recipe: Recipe,
     *,
-    kind: str,
     contamination: float | None,
     held_out: float,
-    augment: bool,
     samples: int,
     seed: int,
 ) -> Fitted:
@@ -117,14 +110,14 @@ def fit_with_network(
         data: n rows.
         order: a permutation of them.
         plan: the network.
-        kind: "auto", or the network's score alone, by name.
+        recipe: which other parts; or its `kind` is the network's score alone, by name.
         contamination: share of anomalies among the rows, told by the parts without a network.
         held_out: share of the rows that are not learned from.
-        augment: take variants of normal images for normal, too.
         samples: posterior samples averaged for a score.
         seed: of everything random.
     """
-    kept, group = _trimmed(data, order, "auto", contamination)
+    kind = recipe.kind
+    kept, recipe = _trimmed(data, order, replace(recipe, kind="auto"), contamination)
     cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
     if cut < 2:
         raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
@@ -137,15 +130,12 @@ def fit_with_network(
     plan.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
     parts: list[Part] = [NetworkScore(learner, name, samples, seed)]
     if kind == "auto":
-        parts = [*_fitted(data, train, kind, group, augment)[1], *parts]
+        parts = [*_fitted(data, train, recipe)[1], *parts]
     half = (cut + 1) // 2
     combination = _calibrated(parts, rows_of(data, held[:half]), scaling)
-    own = _scores(parts, data, scaling)
-    for k, part in enumerate(parts):
-        if isinstance(part, NearNormal):
-            own[train, k] = part.own.double()
-    surprise = _surprise(rows_of(data, train), scaling)
-    return Fitted(scaling, parts, learner, combination, own[held[half:]], own, surprise)
+    own = _own(parts, data, train, scaling)
+    places = _places(parts, rows_of(data, train), scaling)
+    return Fitted(scaling, parts, learner, combination, own[held[half:]], own, places)
 
 
 def judged_by(
@@ -153,7 +143,7 @@ def judged_by(
     learner: Learner | None,
     normal: Data,
     scaling: Scaling,
-    surprise: Surprise | None = None,
+    places: Places | None = None,
 ) -> Fitted:
     """A detector of parts that are fitted already, calibrated on one half of normal data that
     they have not learned, and its threshold from the other."""
@@ -163,9 +153,9 @@ def judged_by(
     index = np.arange(len(normal))
     combination = _calibrated(parts, rows_of(normal, index[:half]), scaling)
     own = _scores(parts, normal, scaling)
-    if surprise is None:
-        surprise = _surprise(normal, scaling)
-    return Fitted(scaling, parts, learner, combination, own[half:], own, surprise)
+    if places is None:
+        places = _places(parts, normal, scaling)
+    return Fitted(scaling, parts, learner, combination, own[half:], own, places)
 
 
 def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
@@ -176,46 +166,59 @@ def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
 
 
 def _fitted(
-    data: Data, train: Index, kind: str, group: int | None, augment: bool
-) -> tuple[Scaling, list[NearNormal]]:
+    data: Data, train: Index, recipe: Recipe
+) -> tuple[Scaling, list[NearNormal | Surprises | Patches]]:
     rows = rows_of(data, train)
     scaling = measure(rows)
-    parts = parts_for(scaling.shape, kind, group, augment=augment)
-    return scaling, [part.fit(batches(rows, scaling)) for part in parts]
+    return scaling, [part.fit(batches(rows, scaling)) for part in recipe.parts(scaling.shape)]
 
 
-def _cross_fitted(
-    data: Data, order: Index, kept: Index, kind: str, group: int | None, augment: bool
-) -> Tensor:
+def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> Tensor:
+    """Scores of every row, ``(n, P)``: by its neighbors, those fitted to are judged without it."""
+    own = torch.empty(len(data), len(parts), dtype=torch.float64)
+    others = np.setdiff1d(np.arange(len(data)), train)
+    if len(others):
+        own[others] = _scores(parts, rows_of(data, others), scaling)
+    rest = [k for k, part in enumerate(parts) if not isinstance(part, NearNormal)]
+    if rest:
+        learned = _scores([parts[k] for k in rest], rows_of(data, train), scaling)
+    for k, part in enumerate(parts):
+        own[train, k] = (
+            part.own.double() if isinstance(part, NearNormal) else learned[:, rest.index(k)]
+        )
+    return own
+
+
+def _cross_fitted(data: Data, order: Index, kept: Index, recipe: Recipe) -> Tensor:
     """Scores of every row by parts that were fitted to kept rows without it, ``(n, P)``."""
     found: dict[int, Tensor] = {}
     count = min(_FOLDS, len(order))
     for k in range(count):
         fold = order[k::count]
-        train = kept[~np.isin(kept, fold)]
-        scaling, parts = _fitted(data, train, kind, group, augment)
+        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], recipe)
         scores = _scores(parts, rows_of(data, fold), scaling)
         found |= dict(zip(fold.tolist(), scores, strict=True))
     return torch.stack([found[i] for i in range(len(order))])
 
 
 def _trimmed(
-    data: Data, order: Index, kind: str, contamination: float | None
-) -> tuple[Index, int | None]:
-    """The rows without the share that lies farthest from the others, in the same order, and how
-    many that are; judged by parts that see past a group of so many."""
+    data: Data, order: Index, recipe: Recipe, contamination: float | None
+) -> tuple[Index, Recipe]:
+    """The rows without the share that lies farthest from the others, in the same order, by parts
+    that see past a group of so many; and the recipe of such parts."""
     if contamination is None:
-        return order, None
-    kept, group = order, math.ceil(contamination * len(order))
+        return order, recipe
+    group = math.ceil(contamination * len(order))
+    recipe = replace(recipe, group=group)
+    kept = order
     for _ in range(_ROUNDS):
-        scaling, parts = _fitted(data, kept, kind, group, False)
-        wide = parts[len(parts) // 2 :]
-        scores = _scores(wide, data, scaling)
-        scores[kept] = torch.stack([part.own.double() for part in wide], 1)
+        scaling, parts = _fitted(data, kept, replace(recipe, augment=False))
+        wide = [part for part in parts if part.name.startswith(WIDE)] or parts
+        scores = _own(wide, data, kept, scaling)
         combined = Combination.fit(scores[kept])(scores).numpy()
         least = np.argsort(combined, kind="stable")[: max(3, len(order) - group)]
         kept = order[np.isin(order, least)]
-    return kept, group
+    return kept, recipe
 
 
 def _scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
@@ -226,12 +229,15 @@ def _scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
     return torch.cat(found)
 
 
-def _surprise(normal: Data, scaling: Scaling) -> Surprise | None:
-    """Fitted to normal images, if they are large enough to have surroundings."""
+def _places(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Places | None:
+    """What says where images are unusual: a part that does, or one fitted to normal images."""
+    for part in parts:
+        if isinstance(part, Patches | Surprises):
+            return part
     if min(scaling.shape[1:]) < 3:
         return None
     few = rows_of(normal, np.arange(min(len(normal), _EXPLAINED)))
-    return Surprise.fit(batches(few, scaling), torch.Generator().manual_seed(0))
+    return Surprises().fit(batches(few, scaling))
 
 
 def _calibrated(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Combination:

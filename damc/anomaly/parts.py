@@ -6,9 +6,10 @@ Every part takes model-scale data, images ``(B, C, H, W)`` in [-1, 1] or standar
 
 from __future__ import annotations
 
-__all__ = ["FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "parts_for"]
+__all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "Recipe"]
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from damc.anomaly.features import Projection, columns, gradients, pixels, variants
 from damc.anomaly.neighbors import Neighbors
+from damc.anomaly.places import Patches, Surprises
 from damc.anomaly.scores import Calibration, score
 from damc.errors import BadInput
 from damc.learn import Learner
@@ -44,8 +46,14 @@ FEATURES: dict[str, tuple[Callable[[Tensor], Tensor], int | None]] = {
 }
 """What a `NearNormal` part of that name looks at, and how many main directions of it."""
 
+CHEAP = (*FEATURES, "surprise", "patches")
+"""The names of parts that need no training of a network."""
+
 WIDE = "wide-"
 """How the names of parts begin that see past a group of anomalies."""
+
+
+_LARGE = 64  # pixels a side
 
 
 class NearNormal:
@@ -155,24 +163,49 @@ class NetworkScore:
         return {"samples": self.samples, "generator": generator}
 
 
-def parts_for(
-    shape: tuple[int, ...], name: str = "auto", group: int | None = None, *, augment: bool = False
-) -> list[NearNormal]:
-    """Fresh parts that need no network, for vectors ``(1, 1, d)`` or images ``(C, H, W)``.
+@dataclass(frozen=True)
+class Recipe:
+    """Which parts a detector has that need no training of a network.
 
-    Args:
-        shape: of the data.
-        name: of one part, or "auto" for all that suit such data.
-        group: how many anomalies there may be among the data; adds parts that see past them.
+    Attributes:
+        kind: the name of one part, or "auto" for all that suit the data: "neighbors" for vectors,
+            "pixels" and "gradients" for images, "surprise" too for those beyond 64 pixels, in
+            which a small defect changes little as a whole, and "patches" if there are features.
         augment: take variants of normal images for normal, too.
+        features: a network for `damc.anomaly.places.Patches`.
+        group: how many anomalies there may be among the data; adds parts that see past them.
     """
-    vectors = min(shape[1:]) < 2
-    names = ["neighbors"] if vectors else ["pixels", "gradients"]
-    if name != "auto":
-        if name not in names:
-            raise BadInput(f"score_kind must be auto or {' or '.join(names)} for X, got {name!r}")
-        names = [name]
-    parts = [NearNormal(each, augment=augment and not vectors) for each in names]
-    if group is not None:
-        parts += [NearNormal(WIDE + each, group + 5) for each in names]
-    return parts
+
+    kind: str = "auto"
+    augment: bool = False
+    features: Callable[[Tensor], Any] | None = None
+    group: int | None = None
+
+    def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
+        """Fresh parts for vectors ``(1, 1, d)`` or images ``(C, H, W)``."""
+        names = self._names(shape)
+        augment = self.augment and min(shape[1:]) > 1
+        found: list[NearNormal | Surprises | Patches] = []
+        for name in names:
+            if name == "surprise":
+                found.append(Surprises())
+            elif name == "patches":
+                assert self.features is not None
+                found.append(Patches(self.features))
+            else:
+                found.append(NearNormal(name, augment=augment))
+                if self.group is not None:
+                    found.append(NearNormal(WIDE + name, self.group + 5))
+        return found
+
+    def _names(self, shape: tuple[int, ...]) -> list[str]:
+        names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]
+        known = [*names, "surprise"] if min(shape[1:]) > 2 else names
+        if self.features is not None and min(shape[1:]) > 1:
+            names, known = [*names, "patches"], [*known, "patches"]
+        if self.kind == "auto":
+            large = min(shape[1:]) > 2 and max(shape[1:]) > _LARGE
+            return [*names, "surprise"] if large and self.features is None else names
+        if self.kind not in known:
+            raise BadInput(f"score_kind must be one of auto, {', '.join(known)}, got {self.kind!r}")
+        return [self.kind]
