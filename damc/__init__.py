@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from damc.amortize import EMA, Amortizer
     from damc.anomaly.detector import AnomalyDetector
+    from damc.anomaly.files import load
     from damc.density import product, tempered
     from damc.distillation import History, distill
     from damc.errors import BadInput, Diverged
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
     from damc.sampling import Draws, sample
-    from damc.train.loop import fit, load
+    from damc.train.loop import fit
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ _PLACES = {
     "damc.amortize": ("EMA", "Amortizer"),
     "damc.distillation": ("History", "distill"),
     "damc.anomaly.detector": ("AnomalyDetector",),
+    "damc.anomaly.files": ("load",),
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
     "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
@@ -41,7 +43,7 @@ _PLACES = {
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
     "damc.sampling": ("Draws", "sample"),
-    "damc.train.loop": ("fit", "load"),
+    "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -22,6 +22,7 @@ from damc.diffusion.schedule import TruncatedCosine
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.packed import PackedDenoiser
+from damc.noise import normal
 
 
 class Amortizer(nn.Module):
@@ -131,7 +132,7 @@ class Amortizer(nn.Module):
             weight = self.denoiser.fourier
             rows = (n or 1) if x is None else len(x)
             shape = (rows,) if x is None or n is None else (n, rows)
-            noise = torch.randn(
+            noise = normal(
                 *shape, self.dim, generator=generator, dtype=weight.dtype, device=weight.device
             )
             condition = null = None
@@ -266,8 +267,8 @@ class Amortizer(nn.Module):
         if isinstance(self.null, nn.Parameter):
             return self.null
         weight = self.denoiser.fourier
-        noise = torch.empty(n, self.dim, dtype=weight.dtype, device=weight.device)
-        embedded: Tensor = self.null(noise.normal_(generator=generator))
+        noise = normal(n, self.dim, generator=generator, dtype=weight.dtype, device=weight.device)
+        embedded: Tensor = self.null(noise)
         return embedded
 
     def _denoise(

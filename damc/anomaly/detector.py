@@ -1,4 +1,4 @@
-"""The anomaly detector: learn normal data, score anything by the model's log joint.
+"""The anomaly detector: learn normal data, score anything by how far it departs from them.
 
 `AnomalyDetector` stands beside the detectors of scikit-learn and PyOD and is used like them. This
 is the one module of damc that imports scikit-learn as it loads; `damc.AnomalyDetector` loads it
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 __all__ = ["AnomalyDetector"]
 
-import json
 import math
-from collections.abc import Iterator
-from dataclasses import astuple, replace
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,72 +23,77 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from damc.anomaly.files import FORMAT, MEMORY, recall_detector, unseen_images
-from damc.anomaly.same_noise import SameNoise
-from damc.anomaly.scaling import (
-    Columns,
-    Pixels,
-    Scaling,
-    kind_of,
-    layout,
-    scaling_from,
-    settings_of,
-)
-from damc.anomaly.scores import SCORES, Calibration, score
-from damc.anomaly.sizing import preset_for_images, preset_for_vectors
-from damc.data import Images
-from damc.data.sources import ArrayStore
+from damc.anomaly.explain import explain_vectors, in_shape_of
+from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network
+from damc.anomaly.network import QUALITIES, NetworkPlan
+from damc.anomaly.parts import CHEAP, Recipe
+from damc.anomaly.reading import Data, batches, check_finite, read_images
+from damc.anomaly.scaling import Columns, kind_of
+from damc.anomaly.scores import SCORES
+from damc.anomaly.threshold import Threshold
 from damc.errors import BadInput, Diverged
-from damc.learn import LEARNERS, Learner, find_method
-from damc.learn.presets import Preset, find_preset
-from damc.seeds import global_seed
-from damc.train.run import Run
+from damc.learn import Learner
 
-Array = NDArray[Any]
 Scores = NDArray[np.float32]
 
-_CALIBRATED_ON = 20  # held-out images from which on "auto" calibrates the score
+_FEW = 20  # rows below which a threshold says little
 
 
 class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
-    """A detector of anomalies, trained on normal data.
+    """A detector of anomalies, fitted to normal data.
 
     Data are images ``(n, h, w)`` or ``(n, c, h, w)``, of any range that is kept from `fit` to
-    `predict`; plain vectors ``(n, d)``, whose columns are standardized; or `damc.data.Images`.
+    `predict`; a folder of images; `damc.data.Images`; or plain vectors ``(n, d)``, whose columns
+    are standardized.
 
     The signs are PyOD's: `decision_function` is higher for the more anomalous, `predict` gives 1
     for an anomaly and 0 else, `predict_proba` has the columns (normal, anomalous), and
     `decision_scores_` and `labels_` are those of the data given to `fit`. Parameters, cloning,
-    pipelines and `score_samples` (higher for the more normal) are scikit-learn's.
+    pipelines and `score_samples` (higher for the more normal) are scikit-learn's. There is no
+    `partial_fit`: rows that came later would be judged by a threshold that was taken without them.
 
     Args:
-        preset: name of a set-up (`damc presets`); None sizes networks by the data's shape.
-        method: how to learn, a name in `damc.learn.LEARNERS`.
-        iterations: learning updates; None is the preset's number.
+        preset: of the network, a set-up by name (`damc presets`); None sizes it by the data.
+        quality: "fast" takes seconds and no network: distances to normal rows, or to the pixels
+            and edges of normal images. "balanced" and "best" add the misfit of a network that
+            learns for about 3 and 20 minutes on 28x28 images. None is "fast", or "balanced" where
+            `preset`, `iterations`, `batch`, `settings` or a score of a network is given.
+        quantile: share of fresh normal data below the threshold.
+        contamination: share of anomalies among the data given to `fit`, which are then left out
+            as far as they can be told; None takes all of them for normal.
+        augment: take images that differ from normal ones by a small turn (9 degrees) or scale (8 %)
+            for normal, too. Switch it off where such differences matter.
+        features: a network of yours, from images ``(B, C, H, W)`` in [-1, 1] to maps
+            ``(B, F, h, w)``, for the part "patches" (`damc.anomaly.places.Patches`).
+        score_kind: "auto" combines all parts of the detector; or one by name: "pixels",
+            "gradients", "surprise" or "patches" for images, "neighbors" for vectors, and those of
+            a trained network, see `damc.anomaly.scores.SCORES`.
+        method: how the network learns, a name in `damc.learn.LEARNERS`.
+        iterations: learning updates; None follows from preset and quality.
         batch: rows or images of an update; None is the preset's number.
-        quantile: share of normal data below the threshold.
-        held_out: share of the data that is not learned from; its scores give the threshold.
-        score_kind: which score, a name in `damc.anomaly.scores.SCORES`: "calibrated" is fitted to
-            the held-out data; "joint" is -log p~(z, x), averaged over posterior samples z;
-            "authors" that of the paper's code. "auto" is "calibrated" for images, as it finds
-            anomalies with little and with much detail alike, and "joint" for vectors or few images.
-        samples: K, posterior samples averaged for a score.
-        random_state: as in scikit-learn: None, a number or a NumPy generator.
         settings: changes to the method's settings, by name.
-        device: "auto", "cpu" or "gpu".
+        held_out: share of the data that a network does not learn from; their scores calibrate
+            the parts, and give the threshold.
+        samples: K, posterior samples averaged for a score of a network.
+        random_state: as in scikit-learn: None, a number or a NumPy generator.
+        device: of the network, "auto", "cpu" or "gpu".
         verbose: show progress bars.
 
     Attributes:
-        learner_: the trained learner.
-        threshold_: scores above it are anomalies: the `quantile` of the held-out scores.
-        normal_scores_: the held-out scores, ``(m,)``.
-        decision_scores_: scores of all data given to `fit`, ``(n,)``.
+        parts_: the fitted parts, each with a name and `score`.
+        learner_: the trained learner, or None.
+        threshold_: scores above it are anomalies.
+        false_alarms_: bounds of the share of normal data above it, at 90 %.
+        normal_scores_: scores of the normal rows that the threshold was taken from, ``(m,)``;
+            no part was fitted to them or calibrated on them.
+        decision_scores_: scores of all data given to `fit`, ``(n,)``, each by parts fitted without
+            it, but for what a network learned from.
         labels_: 1 where those exceed the threshold, ``(n,)``.
         n_features_in_: numbers in a row or an image.
 
     Example:
         >>> rows = np.random.default_rng(0).normal(size=(60, 4))
-        >>> detector = AnomalyDetector(iterations=5, random_state=0).fit(rows)
+        >>> detector = AnomalyDetector(random_state=0).fit(rows)
         >>> detector.predict([[0, 0, 0, 0], [99, 0, 0, 0]])
         array([0, 1])
     """
@@ -98,69 +102,67 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self,
         preset: str | None = None,
         *,
+        quality: str | None = None,
+        quantile: float = 0.95,
+        contamination: float | None = None,
+        augment: bool = True,
+        features: Callable[[Tensor], Any] | None = None,
+        score_kind: str = "auto",
         method: str = "damc",
         iterations: int | None = None,
         batch: int | None = None,
-        quantile: float = 0.95,
+        settings: dict[str, Any] | None = None,
         held_out: float = 0.2,
-        score_kind: str = "auto",
         samples: int = 4,
         random_state: Any = None,
-        settings: dict[str, Any] | None = None,
         device: str = "auto",
         verbose: bool = False,
     ) -> None:
         self.preset = preset
+        self.quality = quality
+        self.quantile = quantile
+        self.contamination = contamination
+        self.augment = augment
+        self.features = features
+        self.score_kind = score_kind
         self.method = method
         self.iterations = iterations
         self.batch = batch
-        self.quantile = quantile
+        self.settings = settings
         self.held_out = held_out
-        self.score_kind = score_kind
         self.samples = samples
         self.random_state = random_state
-        self.settings = settings
         self.device = device
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> AnomalyDetector:
-        """Learns normal data; `y` is ignored, as every row counts as normal."""
-        from damc.train.loop import fit
-
+        """Learns normal data; `y` is ignored."""
         self._check_parameters()
         data = self._read(X, reset=True)
-        n = len(data)
-        if n < 2:
-            raise BadInput(f"n_samples = {n}, but learning and the threshold need one each")
+        if len(data) < 3:
+            raise BadInput(f"n_samples = {len(data)}, but at least 3 are needed")
+        if len(data) < _FEW:
+            warnings.warn(
+                f"X holds {len(data)} rows: the threshold of so few may be far off", stacklevel=2
+            )
         random = check_random_state(self.random_state)
-        order = random.permutation(n)
-        cut = min(n - 1, max(1, round(self.held_out * n)))
-        held, train = order[:cut], order[cut:]
+        order = random.permutation(len(data))
         self.seed_ = int(random.randint(2**31 - 1))
-        scaling: Scaling = _measure(data, train)
-        self.scaling_ = scaling
-        preset = self._preset(scaling)
-        with global_seed(self.seed_):
-            learner = find_method(self.method).from_preset(preset, **(self.settings or {}))
-        needs_model = self.score_kind in ("joint", "authors")
-        if needs_model and learner.model is None:
-            raise BadInput(f"{self.method} has no latent model: give score_kind='own'")
-        rows = data.subset(train) if isinstance(data, Images) else _images(scaling, data[train])
-        fit(
-            learner,
-            rows,
-            iterations=preset.iterations,
-            batch=preset.batch,
-            seed=self.seed_,
-            flip=preset.flip,
-            accelerator=self.device,
-            progress=self.verbose,
-        )
-        self.learner_: Learner = learner.eval()
-        self._calibrate(data.subset(held) if isinstance(data, Images) else data[held])
-        scores = self._scores(data)
-        self._set_threshold(scores[held])
-        return self._judge_own(scores)
+        recipe = Recipe(self.score_kind, self.augment, self.features)
+        if self._quality == "fast" or self.score_kind in CHEAP:
+            fitted = fit_parts(data, order, recipe, self.contamination)
+        else:
+            fitted = fit_with_network(
+                data,
+                order,
+                self._plan,
+                recipe,
+                contamination=self.contamination,
+                held_out=self.held_out,
+                samples=self.samples,
+                seed=self.seed_,
+            )
+        return self._take(fitted)
 
     def decision_function(self, X: Any) -> Scores:
         """Anomaly scores ``(n,)``, float32: higher is more anomalous (PyOD's sign)."""
@@ -171,9 +173,25 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """Minus `decision_function`: higher is more normal (scikit-learn's sign)."""
         return -self.decision_function(X)
 
+    def part_scores(self, X: Any) -> dict[str, Scores]:
+        """The scores of every part by name, ``(n,)`` each, in units of their spread on normal
+        data."""
+        check_is_fitted(self)
+        raw = self._raw(self._read(X, reset=False))
+        standard = (raw - self.fitted_.combination.mean) / self.fitted_.combination.spread
+        return {
+            part.name: column.float().numpy()
+            for part, column in zip(self.parts_, standard.T, strict=True)
+        }
+
     def predict(self, X: Any) -> NDArray[np.int64]:
         """1 for an anomaly, 0 else, ``(n,)`` (PyOD's labels)."""
         return (self.decision_function(X) > self.threshold_).astype(np.int64)
+
+    def p_values(self, X: Any) -> NDArray[np.float64]:
+        """How often normal data score as high as each row, ``(n,)``: valid for one row, whatever
+        the law of the data; among many rows some are small by chance."""
+        return self._threshold.p_values(self.decision_function(X))
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:
         """Fits, and gives the labels of the same data."""
@@ -186,7 +204,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             X: data.
             method: "linear", the place of a score between the least and the largest of
                 `decision_scores_`; "unify", the Gaussian tail beyond their mean (Kriegel et al.
-                2011). Neither is calibrated, and 0.5 is not the threshold.
+                2011). Neither is calibrated, and 0.5 is not the threshold; see `p_values`.
         """
         return self.probabilities(self.decision_function(X), method)
 
@@ -200,244 +218,168 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             place = torch.erf(torch.from_numpy((scores - own.mean()) / spread)).numpy()
         else:
             raise BadInput(f"method is 'linear' or 'unify', got {method!r}")
-        anomalous = np.clip(place, 0, 1)
+        # A score's last digits differ with the batch that it was computed in.
+        anomalous = np.clip(place, 0, 1).round(5)
         return np.stack([1 - anomalous, anomalous], axis=1)
 
-    def reconstruct(self, X: Any) -> Tensor:
-        """Data as the model sees them, in the model's own scale, ``(n, C, H, W)``."""
+    def explain(self, X: Any) -> Scores:
+        """Where data are anomalous, a map of the shape of X: higher is more anomalous.
+
+        For images, how little the surroundings of a pixel foretell it (`damc.anomaly.surprise`), or
+        how far its `features` lie from normal ones; all its channels share the value. For vectors,
+        how far each column lies from the nearest normal rows, in standard deviations.
+        """
         check_is_fitted(self)
-        parts = []
-        for x in self._chunks(self._read(X, reset=False)):
-            with SameNoise(self.seed_):
-                parts.append(self.learner_.reconstruct(x).detach().cpu())
-        return torch.cat(parts)
+        data, found = self._read(X, reset=False), []
+        for x in batches(data, self.scaling_):
+            if self.fitted_.places is not None:
+                found.append(self.fitted_.places.map(x))
+            else:
+                found.append(explain_vectors(self.parts_, x))
+        return in_shape_of(torch.cat(found), data if isinstance(X, str | Path) else X)
+
+    def reconstruct(self, X: Any) -> Tensor:
+        """Data as the network sees them, in its own scale, ``(n, C, H, W)``."""
+        from damc.noise import SharedNoise
+
+        check_is_fitted(self)
+        if self.learner_ is None:
+            raise BadInput("quality must be 'balanced' or 'best' to reconstruct, got 'fast'")
+        found = []
+        for x in batches(self._read(X, reset=False), self.scaling_):
+            noise = SharedNoise(self.learner_.device)
+            noise.manual_seed(self.seed_)
+            y = self.learner_.reconstruct(x.to(self.learner_.device), generator=noise)
+            found.append(y.detach().cpu())
+        return torch.cat(found)
 
     def save(self, folder: str | Path) -> Path:
-        """Writes a run folder that `from_run`, `damc.load` and `damc detect` read."""
+        """Writes a folder that `damc.load`, `from_run` and `damc detect` read."""
+        from damc.anomaly.files import save_detector
+
         check_is_fitted(self)
-        learner = self.learner_
-        run = Run.create(
-            folder,
-            {
-                "learner": learner.name,
-                "preset": self.preset,
-                "config": learner.config,
-                "data": {"name": "given to AnomalyDetector.fit"},
-                "training": {"seed": self.seed_},
-            },
-        )
-        with run.lock():
-            run.save(learner.iteration, learner.state_dict(), learner.resume_state(), keep=1)
-            # The random state is used up by `fit`, and may be no plain value.
-            parameters = {**self.get_params(), "random_state": self.seed_}
-            memory = {
-                "format": FORMAT,
-                "parameters": parameters,
-                "scaling": settings_of(self.scaling_),
-                "seed": self.seed_,
-                "calibration": None if self.calibration_ is None else astuple(self.calibration_),
-                "normal_scores": self.normal_scores_.tolist(),
-                "decision_scores": self.decision_scores_.tolist(),
-            }
-            run.write(MEMORY, json.dumps(memory) + "\n")
-        return run.path
+        return save_detector(self, folder)
 
     @classmethod
-    def from_run(
-        cls,
-        folder: str | Path,
-        normal: Any = None,
-        *,
-        data_root: Path | None = None,
-        limit: int = 1000,
-        place: torch.device | str | None = None,
-        **parameters: Any,
-    ) -> AnomalyDetector:
-        """The fitted detector of a run folder: one that `save` wrote, or any trained run.
+    def from_run(cls, folder: str | Path, normal: Any = None, **options: Any) -> AnomalyDetector:
+        """The fitted detector of a folder: one that `save` wrote, or any trained run.
 
         Args:
-            folder: the run folder.
-            normal: held-out normal images for the threshold; if not given, the run's own test
-                images of the classes that it learned.
-            data_root: folder of the named data sets, instead of the one that the run remembers.
-            limit: take at most so many of the run's test images.
-            place: the device to score on.
-            parameters: of the detector: quantile, score_kind, samples, verbose.
+            folder: the folder.
+            normal: held-out normal images that calibrate it and give the threshold; if not given,
+                what was saved, or the run's own test images of the classes that it learned.
+            options: `data_root`, `limit` and `place` of `damc.anomaly.files.open_detector`, and
+                parameters of the detector: quantile, score_kind, samples, verbose.
         """
-        from damc.train.loop import load
+        from damc.anomaly.files import open_detector
 
-        run = Run.open(folder)
-        memory = recall_detector(run, {*cls().get_params()})
-        learner = load(folder, place)
-        if memory is not None:
-            detector = cls(**{**memory["parameters"], **parameters})
-            detector.scaling_ = scaling_from(memory["scaling"])
-            detector.seed_ = memory["seed"]
-        else:
-            detector = cls(
-                **{"preset": run.config.get("preset"), "method": learner.name, **parameters}
-            )
-            c, h, w = run.config["config"]["networks"]["shape"]
-            detector.scaling_, detector.seed_ = Pixels((c, h, w), None, None), 0
-        detector._check_parameters()
-        detector.learner_ = learner
-        detector.n_features_in_ = math.prod(detector.scaling_.shape)
-        detector.calibration_ = None
-        score_of = ("score_kind", "samples")  # with others, the saved scores do not hold
-        if (
-            normal is None
-            and memory is not None
-            and all(getattr(detector, name) == memory["parameters"][name] for name in score_of)
-        ):
-            if memory["calibration"] is not None:
-                detector.calibration_ = Calibration(*memory["calibration"])
-            detector._set_threshold(np.array(memory["normal_scores"], np.float32))
-            return detector._judge_own(np.array(memory["decision_scores"], np.float32))
-        if normal is None:
-            normal = unseen_images(run, data_root, limit)
-        held = detector._read(normal, reset=False)
-        detector._calibrate(held)
-        detector._set_threshold(detector._scores(held))
-        return detector._judge_own(detector.normal_scores_)
+        return open_detector(cls, folder, normal, **options)
 
-    def _score(self, x: Tensor) -> Tensor:
-        """The score of model-scale data ``(B, C, H, W)``, ``(B,)``: the one place that does it."""
-        with SameNoise(self.seed_):
-            if self.calibration_ is not None:
-                return self.calibration_.score(self.learner_, x, samples=self.samples)
-            return score(self.learner_, x, self._kind, samples=self.samples)
+    def _take(self, fitted: Fitted) -> AnomalyDetector:
+        """Becomes the detector that was fitted."""
+        self.fitted_ = fitted
+        self.scaling_, self.parts_ = fitted.scaling, fitted.parts
+        self.learner_: Learner | None = fitted.learner
+        self.normal_scores_: Scores = fitted.combined(fitted.normal)
+        self.threshold_ = self._threshold.value
+        self.false_alarms_ = self._threshold.false_alarms()
+        self.decision_scores_: Scores = fitted.combined(fitted.own)
+        self.labels_ = (self.decision_scores_ > self.threshold_).astype(np.int64)
+        self.n_features_in_ = math.prod(self.scaling_.shape)
+        return self
 
     @property
-    def _kind(self) -> str:
-        """The score, where "auto" depends on what `_calibrate` met."""
-        if self.score_kind != "auto":
-            return self.score_kind
-        if self.calibration_ is not None:
-            return "calibrated"
-        return "own" if self.learner_.model is None else "joint"
+    def _threshold(self) -> Threshold:
+        return Threshold(self.normal_scores_, self.quantile)
 
-    def _calibrate(self, normal: Array | Images) -> None:
-        """Fits the calibrated score to held-out data; the others need nothing."""
-        self.calibration_: Calibration | None = None
-        reconstructs = type(self.learner_).reconstruct is not Learner.reconstruct
-        enough = len(normal) >= _CALIBRATED_ON and not self._of_vectors
-        worthwhile = reconstructs and enough
-        if self.score_kind == "calibrated" or (self.score_kind == "auto" and worthwhile):
-            x = torch.cat(list(self._chunks(normal)))
-            with SameNoise(self.seed_):
-                self.calibration_ = Calibration.fit(self.learner_, x, samples=self.samples)
+    @property
+    def _quality(self) -> str:
+        if self.quality is not None:
+            return self.quality
+        return "balanced" if self._for_network else "fast"
 
-    def _scores(self, data: Array | Images) -> Scores:
-        scores = torch.cat([self._score(x).float().cpu() for x in self._chunks(data)])
+    @property
+    def _for_network(self) -> list[str]:
+        """Parameters given that only a network has a use for."""
+        names = ("preset", "iterations", "batch", "settings")
+        given = [name for name in names if getattr(self, name) is not None]
+        return given + ["score_kind"] * (self.score_kind in SCORES)
+
+    @property
+    def _plan(self) -> NetworkPlan:
+        return NetworkPlan(
+            self._quality,
+            self.preset,
+            self.method,
+            self.iterations,
+            self.batch,
+            self.settings,
+            self.device,
+            self.verbose,
+        )
+
+    def _raw(self, data: Data) -> Tensor:
+        """The score of every part, ``(n, P)``."""
+        from tqdm.auto import tqdm
+
+        found = [
+            torch.stack([part.score(x).double() for part in self.parts_], 1)
+            for x in tqdm(
+                batches(data, self.scaling_),
+                desc="score",
+                disable=not self.verbose,
+                dynamic_ncols=True,
+            )
+        ]
+        return torch.cat(found)
+
+    def _scores(self, data: Data) -> Scores:
+        scores = self.fitted_.combination(self._raw(data)).float()
         if not bool(torch.isfinite(scores).all()):
             raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
         return scores.numpy()
 
-    def _set_threshold(self, normal: Scores) -> None:
-        self.normal_scores_ = normal
-        # "higher": at least that share of the held-out scores is not above it, few as they may be.
-        # And a hair more: rounding, which differs with the batch, must not tip that very row.
-        edge = float(np.quantile(normal, self.quantile, method="higher"))
-        self.threshold_ = edge + 1e-5 * abs(edge)
-
-    def _judge_own(self, scores: Scores) -> AnomalyDetector:
-        self.decision_scores_ = scores
-        self.labels_ = (scores > self.threshold_).astype(np.int64)
-        return self
-
-    def _chunks(self, data: Array | Images, size: int = 256) -> Iterator[Tensor]:
-        """Model-scale data, some at a time, on the learner's device."""
-        from tqdm import tqdm
-
-        device = self.learner_.device
-        scaling = self.scaling_
-        if isinstance(scaling, Pixels) and not isinstance(data, Images):
-            scaling = scaling.settled(data)  # by all of them: a part may lack the darkest pixels
-        starts = range(0, len(data), size)
-        for start in tqdm(starts, desc="score", disable=not self.verbose, dynamic_ncols=True):
-            if isinstance(data, Images):
-                x = data.batch(torch.arange(start, min(start + size, len(data))))
-            else:
-                x = torch.from_numpy(scaling(data[start : start + size]))
-            yield x.to(device)
-
-    def _read(self, X: Any, *, reset: bool) -> Array | Images:
+    def _read(self, X: Any, *, reset: bool) -> Data:
         """Data as vectors ``(n, d)`` or images ``(n, C, H, W)``, checked; `reset` in `fit`."""
-        if isinstance(X, Images):
-            data: Array | Images = X
-            shape: tuple[int, ...] = X.shape
-        else:
-            if isinstance(X, Tensor):
-                X = X.detach().cpu().numpy()
-            ndim = X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
-            data = layout(np.asarray(X)) if ndim in (3, 4) else self._vectors(X, reset)
-            shape = data.shape[1:]
-            if data.dtype.kind == "f" and not np.isfinite(data).all():
-                raise BadInput("X contains NaN or inf, and finite numbers are wanted")
+        known = None if reset else self.scaling_.shape
+        data = read_images(X, known)
+        if data is None:
+            if known is not None and not isinstance(self.scaling_, Columns):
+                raise BadInput(
+                    f"X has shape {np.shape(X)}, but this detector was fitted to {kind_of(known)}"
+                )
+            data = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+            check_finite(data)
+        shape = tuple(data.shape if hasattr(data, "batch") else data.shape[1:])
         if reset:
             self.n_features_in_ = math.prod(shape)
             return data
-        wanted = (self.n_features_in_,) if self._of_vectors else self.scaling_.shape
+        columns = isinstance(self.scaling_, Columns)
+        wanted = (self.n_features_in_,) if columns else self.scaling_.shape
         if shape != wanted:
             raise BadInput(
                 f"X holds {kind_of(shape)}, but this detector was fitted to {kind_of(wanted)}"
             )
         return data
 
-    def _vectors(self, X: Any, reset: bool) -> Array:
-        if not reset and not self._of_vectors:
-            wanted = kind_of(self.scaling_.shape)
-            raise BadInput(f"X has shape {np.shape(X)}, but this detector was fitted to {wanted}")
-        rows: Array = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
-        return rows
-
-    @property
-    def _of_vectors(self) -> bool:
-        return isinstance(self.scaling_, Columns)
-
-    def _preset(self, scaling: Scaling) -> Preset:
-        """The set-up to learn with, its lengths as asked for."""
-        if isinstance(scaling, Columns):
-            if self.preset is not None:
-                raise BadInput(f"the preset {self.preset!r} is for images, and X holds vectors")
-            preset = preset_for_vectors(scaling.shape[2])
-        elif self.preset is None:
-            preset = preset_for_images(scaling.shape)
-        else:
-            preset = find_preset(self.preset)
-            if preset.networks.shape != scaling.shape:
-                raise BadInput(
-                    f"the preset {self.preset!r} wants {kind_of(preset.networks.shape)}, "
-                    f"and X holds {kind_of(scaling.shape)}"
-                )
-        iterations = self.iterations or preset.iterations
-        recipe = replace(preset.recipe, horizon=iterations)
-        batch = self.batch or preset.batch
-        return replace(preset, recipe=recipe, iterations=iterations, batch=batch)
-
     def _check_parameters(self) -> None:
-        if not 0 < self.quantile < 1 or not 0 < self.held_out < 1:
+        if self._quality not in QUALITIES:
+            raise BadInput(f"quality must be one of {', '.join(QUALITIES)}, got {self.quality!r}")
+        for name in ("quantile", "held_out"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadInput(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        if self.contamination is not None and not 0 < self.contamination < 0.5:
+            raise BadInput(f"contamination must be None or in (0, 0.5), got {self.contamination}")
+        if self.samples < 1:
+            raise BadInput(f"samples must be at least 1, got {self.samples}")
+        kinds = ("auto", *CHEAP, *SCORES)
+        if self.score_kind not in kinds:
+            raise BadInput(f"score_kind must be one of {', '.join(kinds)}, got {self.score_kind!r}")
+        if self.score_kind == "patches" and self.features is None:
+            raise BadInput("features must be a network where score_kind is 'patches', got None")
+        self._plan.check()
+        if self._quality == "fast" and self._for_network:
             raise BadInput(
-                "quantile and held_out lie between 0 and 1, "
-                f"got {self.quantile} and {self.held_out}"
+                f"quality must be 'balanced' or 'best' where {self._for_network[0]} is given, "
+                "got 'fast', which has no network"
             )
-        for name in ("iterations", "batch", "samples"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInput(f"{name} must be at least 1, got {value}")
-        if self.score_kind not in ("auto", *SCORES):
-            names = ", ".join(("auto", *SCORES))
-            raise BadInput(f"score_kind is one of {names}, got {self.score_kind!r}")
-        if self.method not in LEARNERS:
-            raise BadInput(f"no method is called {self.method!r}: there are {', '.join(LEARNERS)}")
-
-
-def _measure(data: Array | Images, train: Array) -> Scaling:
-    if isinstance(data, Images):
-        return Pixels(data.shape, None, None)
-    return Columns.measure(data[train]) if data.ndim == 2 else Pixels.measure(data[train])
-
-
-def _images(scaling: Scaling, data: Array) -> Images:
-    """Data as what `damc.fit` takes; vectors stay unbounded."""
-    return Images(ArrayStore(scaling(data), -1.0), name="X")

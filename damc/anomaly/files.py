@@ -1,45 +1,284 @@
-"""What a run folder says about detecting: a saved detector, and normal images to judge by."""
+"""A detector on disk: a folder of its own, which is a run folder too if it has a network.
+
+```
+FOLDER/detector.json           parameters, scaling, names of the parts, scores, a digest
+FOLDER/detector.safetensors    what the parts have learned
+```
+"""
 
 from __future__ import annotations
 
-__all__ = ["FORMAT", "MEMORY", "recall_detector", "unseen_images"]
+__all__ = [
+    "FORMAT",
+    "MEMORY",
+    "load",
+    "open_detector",
+    "save_detector",
+    "saved_shape",
+    "unseen_images",
+]
 
+import hashlib
 import json
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from damc.anomaly.scaling import scaling_from
-from damc.anomaly.scores import Calibration
+import torch
+from torch import Tensor
+
+from damc.anomaly.combine import Combination
+from damc.anomaly.fitting import Fitted, judged_by, network_kind
+from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
+from damc.anomaly.places import Patches, Places, Surprises
+from damc.anomaly.scaling import Pixels, scaling_from, settings_of
+from damc.anomaly.scores import SCORES
 from damc.data import Images
 from damc.errors import BadInput
+from damc.files import load_weights, to_safetensors, write_atomically
+from damc.learn import Learner
+from damc.train.loop import load as load_learner
 from damc.train.origin import recall
 from damc.train.run import Run
 
-MEMORY = "detector.json"
-"""The file of a run folder that makes it a saved detector."""
+if TYPE_CHECKING:
+    from damc.anomaly.detector import AnomalyDetector
 
-FORMAT = 2
+MEMORY = "detector.json"
+"""The file that makes a folder a saved detector."""
+
+TENSORS = "detector.safetensors"
+
+FORMAT = 3
 """What the numbers in it mean; another number where scores of the same images have changed."""
 
 
-def recall_detector(run: Run, parameters: set[str]) -> dict[str, Any] | None:
-    """What `AnomalyDetector.save` wrote into the folder, checked, or None.
+def load(folder: str | Path, device: torch.device | str | None = None) -> Learner | AnomalyDetector:
+    """What a folder holds: the detector that `AnomalyDetector.save` wrote, or the learner of a
+    run with its newest weights."""
+    if not (Path(folder) / MEMORY).is_file():
+        return load_learner(folder, device)
+    from damc.anomaly.detector import AnomalyDetector
+
+    return AnomalyDetector.from_run(folder, place=device)
+
+
+def save_detector(detector: AnomalyDetector, folder: str | Path) -> Path:
+    """Writes a fitted detector into a folder."""
+    folder, learner = Path(folder), detector.learner_
+    if learner is not None:
+        run = Run.create(
+            folder,
+            {
+                "learner": learner.name,
+                "preset": detector.preset,
+                "config": learner.config,
+                "data": {"name": "given to AnomalyDetector.fit"},
+                "training": {"seed": detector.seed_},
+            },
+        )
+        with run.lock():
+            run.save(learner.iteration, learner.state_dict(), learner.resume_state(), keep=1)
+    elif (folder / "config.json").exists():
+        raise BadInput(f"{folder} holds a run, and this detector has no network: give a new folder")
+    tensors: dict[str, Tensor] = {
+        "mean": detector.fitted_.combination.mean,
+        "spread": detector.fitted_.combination.spread,
+        "normal": detector.fitted_.normal,
+        "own": detector.fitted_.own,
+    }
+    places = detector.fitted_.places
+    if places is not None:
+        tensors |= {f"places.{name}": value for name, value in places.state().items()}
+    for k, part in enumerate(detector.parts_):
+        tensors |= {f"{k}.{name}": value.cpu() for name, value in part.state().items()}
+    blob = to_safetensors(tensors)
+    memory = {
+        "format": FORMAT,
+        # The random state is used up by `fit`, and may be no plain value.
+        "parameters": {**detector.get_params(), "random_state": detector.seed_, "features": None},
+        "scaling": settings_of(detector.scaling_),
+        "seed": detector.seed_,
+        "parts": [part.name for part in detector.parts_],
+        "network": learner is not None,
+        "features": detector.features is not None,
+        "sha256": hashlib.sha256(blob).hexdigest(),
+    }
+    # The tensors first: a folder counts as a detector once the other file is there.
+    write_atomically(folder / TENSORS, blob)
+    write_atomically(folder / MEMORY, json.dumps(memory) + "\n")
+    return folder
+
+
+def open_detector(
+    kind: type[AnomalyDetector],
+    folder: str | Path,
+    normal: Any = None,
+    *,
+    data_root: Path | None = None,
+    limit: int = 1000,
+    place: torch.device | str | None = None,
+    **parameters: Any,
+) -> AnomalyDetector:
+    """The detector of a folder: one that `save_detector` wrote, or any trained run.
 
     Args:
-        run: the run folder.
+        kind: the class to make.
+        folder: the folder.
+        normal: held-out normal images that calibrate it and give the threshold; if not given,
+            what was saved, or the run's own test images of the classes that it learned.
+        data_root: folder of the named data sets, instead of the one that the run remembers.
+        limit: take at most so many of the run's test images.
+        place: the device of a network.
+        parameters: of the detector: quantile, score_kind, samples, verbose.
+    """
+    path = Path(folder)
+    memory = _recall(path, {*kind().get_params()})
+    if memory is None:
+        run = Run.open(path)
+        learner: Learner | None = load_learner(path, place)
+        assert learner is not None
+        own = {"quality": "best", "preset": run.config.get("preset"), "method": learner.name}
+        detector = kind(**{**own, **parameters})
+        c, h, w = run.config["config"]["networks"]["shape"]
+        detector.scaling_, detector.seed_ = Pixels((c, h, w), None, None), 0
+        saved: list[Part] = []
+        same = False
+    else:
+        learner = load_learner(path, place) if memory["network"] else None
+        detector = kind(**{**memory["parameters"], **parameters})
+        detector.scaling_, detector.seed_ = scaling_from(memory["scaling"]), memory["seed"]
+        if memory["features"] and detector.features is None:
+            raise BadInput(f"{path} was fitted with a network of yours: give it again as features=")
+        saved = _saved_parts(memory, learner, detector.features, detector.samples)
+        asked = ("score_kind", "samples")  # with others, the saved scores do not hold
+        same = all(getattr(detector, name) == memory["parameters"][name] for name in asked)
+    detector._check_parameters()
+    tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
+    places = _saved_places(tensors, detector.features)
+    if memory is not None and same and normal is None:
+        combination = Combination(tensors["mean"], tensors["spread"])
+        fitted = Fitted(
+            detector.scaling_,
+            saved,
+            learner,
+            combination,
+            tensors["normal"],
+            tensors["own"],
+            places,
+        )
+        return detector._take(fitted)
+    detector.n_features_in_ = math.prod(detector.scaling_.shape)
+    if normal is None:
+        normal = unseen_images(path, data_root, limit)
+    held = detector._read(normal, reset=False)
+    parts = _asked_parts(detector, saved, learner, len(held))
+    return detector._take(judged_by(parts, learner, held, detector.scaling_, places))
+
+
+def saved_shape(folder: str | Path) -> tuple[int, int, int] | None:
+    """What images a saved detector takes, (C, H, W); None if the folder holds none."""
+    from damc.anomaly.detector import AnomalyDetector
+
+    memory = _recall(Path(folder), {*AnomalyDetector().get_params()})
+    if memory is None:
+        return None
+    scaling = scaling_from(memory["scaling"])
+    if not isinstance(scaling, Pixels):
+        raise BadInput(f"{folder} holds a detector of vectors: images must be scored by another")
+    return scaling.shape
+
+
+def unseen_images(folder: Path, root: Path | None, limit: int) -> Images:
+    """Normal images that a run has not learned from, to take the threshold from."""
+    origin = recall(Run.open(folder), root) if (folder / "config.json").is_file() else None
+    if origin is None:
+        raise BadInput(
+            f"{folder} was trained from Python and knows no test images: "
+            "give normal images for the threshold"
+        )
+    unseen = origin.unseen()
+    if unseen.note:
+        warnings.warn(
+            f"the threshold comes from images that the run has learned: {unseen.note}",
+            stacklevel=4,
+        )
+    return unseen.images.subset(slice(limit))
+
+
+def _saved_parts(
+    memory: dict[str, Any],
+    learner: Learner | None,
+    features: Callable[[Tensor], Any] | None,
+    samples: int,
+) -> list[Part]:
+    parts: list[Part] = []
+    for k, name in enumerate(memory["parts"]):
+        if name.removeprefix(WIDE) in FEATURES:
+            parts.append(NearNormal(name))
+        elif name == "surprise":
+            parts.append(Surprises())
+        elif name == "patches":
+            assert features is not None
+            parts.append(Patches(features))
+        else:
+            assert learner is not None
+            parts.append(NetworkScore(learner, name, samples, memory["seed"]))
+        parts[-1].load(_under(memory["tensors"], f"{k}."))
+    return parts
+
+
+def _saved_places(
+    tensors: dict[str, Tensor], features: Callable[[Tensor], Any] | None
+) -> Places | None:
+    state = _under(tensors, "places.")
+    if not state:
+        return None
+    places: Places = Surprises() if features is None else Patches(features)
+    places.load(state)
+    return places
+
+
+def _under(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _asked_parts(
+    detector: AnomalyDetector, saved: list[Part], learner: Learner | None, normal: int
+) -> list[Part]:
+    """The parts that `score_kind` names, of those saved or of the network."""
+    kind = detector.score_kind
+    if kind == "auto" and saved:
+        return saved
+    found = [part for part in saved if part.name == kind]
+    if found:
+        return found
+    if learner is None or kind in CHEAP:
+        names = ", ".join(["auto", *(part.name for part in saved)])
+        raise BadInput(f"score_kind must be one of {names} for this folder, got {kind!r}")
+    if kind == "auto":
+        kind = network_kind(learner, detector.scaling_, normal)
+    return [NetworkScore(learner, kind, detector.samples, detector.seed_)]
+
+
+def _recall(folder: Path, parameters: set[str]) -> dict[str, Any] | None:
+    """What `save_detector` wrote into the folder, checked, or None.
+
+    Args:
+        folder: the folder.
         parameters: names of the detector's parameters, all of which it has.
     """
-    path = run.path / MEMORY
+    path = folder / MEMORY
     if not path.is_file():
         return None
     try:
         memory = json.loads(path.read_bytes())
         current = memory.get("format", 1) == FORMAT
         if current:
-            _check(memory, parameters)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _check(memory, parameters, folder)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise BadInput(f"{path} is damaged: fit and save the detector again") from error
     if not current:
         raise BadInput(
@@ -48,28 +287,14 @@ def recall_detector(run: Run, parameters: set[str]) -> dict[str, Any] | None:
     return dict(memory)
 
 
-def _check(memory: dict[str, Any], parameters: set[str]) -> None:
-    """Raises whatever comes first if something is missing or cannot be."""
+def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
+    """Reads the tensors; raises whatever comes first if something is missing or cannot be."""
     scaling_from(memory["scaling"])
-    Calibration(*(memory["calibration"] or (0.0,) * 6))
-    scores = [memory["normal_scores"], memory["decision_scores"], [memory["seed"]]]
-    finite = all(part and all(map(math.isfinite, part)) for part in scores)
-    if not finite or {*memory["parameters"]} != parameters:
-        raise ValueError("parameters or scores")
-
-
-def unseen_images(run: Run, root: Path | None, limit: int) -> Images:
-    """Normal images that a run has not learned from, to take the threshold from."""
-    origin = recall(run, root)
-    if origin is None:
-        raise BadInput(
-            f"{run.path} was trained from Python and knows no test images: "
-            "give normal images for the threshold"
-        )
-    unseen = origin.unseen()
-    if unseen.note:
-        warnings.warn(
-            f"the threshold comes from images that the run has learned: {unseen.note}",
-            stacklevel=3,
-        )
-    return unseen.images.subset(slice(limit))
+    blob = (folder / TENSORS).read_bytes()
+    if hashlib.sha256(blob).hexdigest() != memory["sha256"]:
+        raise ValueError("digest")
+    memory["tensors"] = load_weights(folder / TENSORS)
+    known = {*CHEAP, *(WIDE + name for name in FEATURES), *SCORES}
+    if {*memory["parameters"]} != parameters or not {*memory["parts"]} <= known:
+        raise ValueError("parameters or parts")
+    int(memory["seed"]), bool(memory["network"]), bool(memory["features"])

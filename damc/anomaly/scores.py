@@ -15,7 +15,7 @@ from __future__ import annotations
 
 __all__ = ["FLOOR", "SCORES", "Calibration", "detail_of", "error_and_detail", "misfit", "score"]
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -113,6 +113,11 @@ class Calibration:
         error, detail = error_and_detail(learner, x, samples=samples, generator=generator)
         return cls.of(error, detail)
 
+    @property
+    def tensor(self) -> Tensor:
+        """Its six numbers, float64, from which it can be made again."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
     @classmethod
     def of(cls, error: Tensor, detail: Tensor) -> Calibration:
         """The fit to errors and details that are known, both ``(B,)``."""
@@ -153,8 +158,9 @@ def error_and_detail(
 ) -> tuple[Tensor, Tensor]:
     """Errors at first sight, and how much detail the images have, ``(B,)`` each.
 
-    The error is the `misfit` of first guesses, averaged over `samples` of them. Both are kept
-    above `FLOOR`.
+    The error is the `misfit` of a reconstruction that was not refined for the very image, which
+    would repair what is unusual about it, averaged over `samples` of them. Both are kept above
+    `FLOOR`.
     """
     errors = []
     for part in torch.split(x, _PART):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Detect"]
 
+import itertools
 import sys
 import time
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from damc.cli.options import Option
 
 @dataclass(frozen=True)
 class Detect:
-    """Score how anomalous images are under a trained run: a CSV file and a picture of both ends.
+    """Score images by how unusual a trained run or a saved detector finds them: a CSV, pictures of
+    both ends, heat maps, a page.
 
-    The threshold is a quantile of the scores of normal images that the run was not trained on.
+    The threshold is a quantile of the scores of normal images that it has not learned from.
     """
 
     folder: Annotated[Path, Option("RUN", positional=True)]
@@ -34,11 +36,20 @@ class Detect:
     quantile: Annotated[float | None, Option("Q")] = None
     """Fraction of normal images below the threshold; 0.95 if not given."""
 
-    score: Literal["auto", "calibrated", "joint", "authors", "reconstruction", "own"] = "auto"
-    """calibrated: the reconstruction error relative to that of normal images, or of those with as
-    much detail; joint: minus the log joint density; authors: the score of the paper's code;
-    reconstruction: the squared error; own: the method's own score; auto: the score that the
-    detector was saved with, else calibrated."""
+    score: Literal[
+        "auto",
+        "pixels",
+        "gradients",
+        "calibrated",
+        "joint",
+        "authors",
+        "reconstruction",
+        "own",
+    ] = "auto"
+    """pixels, gradients: distance to normal images, of a saved detector; calibrated: how far the
+    error lies above that of normal images, or of those with as much detail; joint: minus the log
+    joint of the model; authors: that of the paper's code; reconstruction: the squared error; own:
+    the method's; auto: all that the detector was saved with, else calibrated."""
 
     samples: Annotated[int | None, Option("K")] = None
     """Posterior samples that a score averages over; 4 if not given."""
@@ -50,7 +61,7 @@ class Detect:
     """Crop every image to its center square and resize it to the model's size."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Output folder; RUN/detect if not given."""
+    """Where to write; RUN/detect if not given, or RUN/detect-2, ... where that is taken."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""
@@ -59,13 +70,13 @@ class Detect:
     """Where to compute."""
 
     def run(self) -> None:
-        """Scores, prints the ends, writes ``scores.csv``, ``ends.png`` and ``results.json``."""
-        from damc.anomaly.detect import detect, draw_ends, names_of
+        """Scores, prints the ends, writes ``scores.csv``, pictures, ``report.html`` and
+        ``results.json``."""
+        from damc.anomaly.detect import detect, draw_ends, draw_maps, names_of
         from damc.errors import BadInput
+        from damc.report.page import Section, write_report
         from damc.report.results import write_results
-        from damc.tasks.trained import image_shape
         from damc.train.origin import Origin
-        from damc.train.run import Run
 
         if not self.images:
             raise BadInput("IMAGES must name at least one picture, folder or file, got none")
@@ -77,7 +88,7 @@ class Detect:
             "score_kind": None if self.score == "auto" else self.score,
             "samples": self.samples,
         }
-        shape = image_shape(Run.open(self.folder))
+        shape = _shape(self.folder)
         origin = Origin("", shape, resize=self.resize, root=self.data_root)
         sets = origin.load(self.images)
 
@@ -92,17 +103,23 @@ class Detect:
             **{name: value for name, value in given.items() if value is not None},
         )
         found = detect(detector, sets, names_of(self.images, sets))
-        out = self.out or self.folder / "detect"
+        out = self.out or _free(self.folder)
         file = found.write_csv(out / "scores.csv")
-        picture = draw_ends(detector, sets, found, out / "ends.png", self.n)
+        pictures = {
+            "The most and the least anomalous": draw_ends(
+                detector, sets, found, out / "ends.png", self.n
+            ),
+            "Where": draw_maps(detector, sets, found, out / "maps.png", self.n),
+        }
         anomalies = int(found.anomalous.sum())
         results = {
             "run": str(self.folder),
-            "iteration": detector.learner_.iteration,
-            "score": detector.score_kind,
+            "iteration": None if detector.learner_ is None else detector.learner_.iteration,
+            "score": [part.name for part in detector.parts_],
             "samples": detector.samples,
             "quantile": detector.quantile,
             "threshold": found.threshold,
+            "false_alarms": list(detector.false_alarms_),
             "normal_images": len(detector.normal_scores_),
             "images": len(found.names),
             "anomalies": anomalies,
@@ -111,21 +128,51 @@ class Detect:
             "seconds": round(time.monotonic() - start, 2),
         }
         path = write_results(out, results)
+        page = write_report(
+            out / "report.html", "Anomalies", [Section("Detection", "", results, pictures)]
+        )
         rows = [
             [
                 found.names[i],
                 float(found.scores[i]),
-                float(found.probabilities[i]),
+                float(found.p_values[i]),
                 "yes" if found.anomalous[i] else "no",
             ]
             for i in found.order[: self.n]
         ]
-        say(table(rows, ["most anomalous first", "score", "probability", "anomaly"]))
+        say(table(rows, ["most anomalous first", "score", "p-value", "anomaly"]))
         say()
         say(
             f"{anomalies:,} of {len(found.names):,} images score above {found.threshold:.4g}, as "
             f"{1 - detector.quantile:.2g} of {len(detector.normal_scores_):,} normal ones do"
         )
         say(f"{file}  every image with its score")
-        say(f"{picture}  the most and the least anomalous")
+        for caption, picture in pictures.items():
+            say(f"{picture}  {caption.lower()}")
+        say(f"{page}  all of it")
         say(f"{path}  the summary")
+
+
+def _free(folder: Path) -> Path:
+    """A folder for results in which there are none yet."""
+    for k in itertools.count(1):
+        out = folder / ("detect" if k == 1 else f"detect-{k}")
+        if not out.exists():
+            return out
+    raise AssertionError
+
+
+def _shape(folder: Path) -> tuple[int, int, int]:
+    """What images a run or a saved detector wants, (C, H, W)."""
+    from damc.anomaly.files import saved_shape
+    from damc.errors import BadInput
+    from damc.train.run import Run
+
+    saved = saved_shape(folder)
+    if saved is not None:
+        return saved
+    networks = Run.open(folder).config.get("config", {}).get("networks")
+    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
+        raise BadInput(f"{folder} was trained with networks of your own: score images in Python")
+    c, h, w = networks["shape"]
+    return c, h, w

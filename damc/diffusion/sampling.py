@@ -11,6 +11,7 @@ from torch import Tensor
 
 from damc.diffusion.schedule import Schedule
 from damc.errors import BadInput
+from damc.noise import normal_like
 
 Epsilon = Callable[[Tensor, int], Tensor]  # (z_u, index of u on the grid) -> eps^
 Velocity = Callable[[Tensor, int], Tensor]  # (y, index of u on the grid) -> dy / du
@@ -56,7 +57,7 @@ def ancestral(
     for i, (k_z, k_eps, k_noise) in enumerate(steps):
         eps = epsilon(z, i)
         z = torch.add(k_z * z, eps, alpha=k_eps)
-        z = z.add_(torch.empty_like(z).normal_(generator=generator), alpha=k_noise)
+        z = z.add_(normal_like(z, generator), alpha=k_noise)
     last_alpha, last_sigma = alpha.tolist()[-1], sigma.tolist()[-1]
     clean: Tensor = (z - last_sigma * epsilon(z, len(times) - 1)) / last_alpha
     return clean

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
+from damc.noise import normal
 
 
 class Starts:
@@ -118,5 +119,4 @@ class AmortizedStarts(Starts):
 
 def standard_normal(like: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:
     """A point of N(0, I) for every row of a batch, ``(B, d)``, in its type and on its device."""
-    z = torch.empty(len(like), latent_dim, dtype=like.dtype, device=like.device)
-    return z.normal_(generator=generator)
+    return normal(len(like), latent_dim, generator=generator, dtype=like.dtype, device=like.device)

@@ -3,7 +3,7 @@
 One split for every method, that of Zenati et al. (2018) with disjoint train and test parts: the
 other nine digits are permuted, four fifths are trained on, and the test set is the rest and every
 image of the held-out digit. The last 2,000 training images are not trained on: they calibrate the
-score. Results are those of the last iterate.
+score. Results are those of the last iterate. Cheap baselines and `AnomalyDetector` are rows, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 __all__ = ["Anomaly"]
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +26,7 @@ from damc.learn import find_method
 from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
 from damc.metrics.detection import Detection, detection_scores
+from damc.paper.baselines import BASELINES, baseline_scores
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.paper.training import Budget, train
 
@@ -74,9 +76,10 @@ class Anomaly(Table):
     )
 
     def cells(self, options: Options) -> list[Cell]:
-        methods = options.methods or _METHODS
+        methods = options.methods or (*BASELINES, *_METHODS)
         for method in methods:
-            find_method(method)
+            if method not in BASELINES:
+                find_method(method)
         digits = options.digits or _DIGITS
         if not set(digits) <= set(range(10)):
             raise BadInput(f"digits must be between 0 and 9, got {digits}")
@@ -86,7 +89,7 @@ class Anomaly(Table):
             iterations = preset.iterations
         plan = {"preset": preset.name, "iterations": iterations, "minutes": options.minutes}
         return [
-            Cell(method, str(digit), seed, plan)
+            Cell(method, str(digit), seed, {} if method in BASELINES else plan)
             for seed in options.seeds
             for digit in digits
             for method in methods
@@ -98,6 +101,12 @@ class Anomaly(Table):
         normal = heldout_split(everything, digit, train=True)
         test = heldout_split(everything, digit, train=False)
         last = len(normal) - _CALIBRATED_ON
+        if cell.row in BASELINES:
+            start = time.monotonic()
+            sets = normal.subset(torch.arange(last)), normal.subset(torch.arange(last, len(normal)))
+            scores = baseline_scores(cell.row, *sets, test, cell.seed)
+            took = {"seconds": time.monotonic() - start}
+            return {**took, **figures_of(detections(scores, anomalies_in(test, digit)))}
         learner, took = train(
             find_preset(cell.plan["preset"]),
             cell.row,

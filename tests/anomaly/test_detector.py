@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-import damc
 from damc import AnomalyDetector, BadInput
-from damc.anomaly.same_noise import SameNoise
+from damc.anomaly.parts import NetworkScore
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
 from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import load_images
+from damc.noise import SharedNoise
 
 QUICK: dict[str, Any] = {
     "iterations": 1,
@@ -41,10 +40,11 @@ def fitted(rows: np.ndarray[Any, Any]) -> AnomalyDetector:
     return AnomalyDetector(**{**QUICK, "iterations": 10, "samples": 2}).fit(rows)
 
 
-def test_it_is_an_estimator_of_scikit_learn() -> None:
+@pytest.mark.parametrize("parameters", [{"random_state": 0}, QUICK], ids=["fast", "network"])
+def test_it_is_an_estimator_of_scikit_learn(parameters: dict[str, Any]) -> None:
     failed = [
         result["check_name"]
-        for result in check_estimator(AnomalyDetector(**QUICK), on_fail=None, on_skip=None)
+        for result in check_estimator(AnomalyDetector(**parameters), on_fail=None, on_skip=None)
         if result["status"] not in ("passed", "skipped")
     ]
     assert not failed
@@ -64,7 +64,8 @@ def test_beside_the_detectors_of_pyod() -> None:
     train, test = X[benign[:250]], np.concatenate([X[benign[250:]], X[y == 0]])
     anomalous = np.concatenate([np.zeros(len(benign) - 250), np.ones(np.sum(y == 0))])
     detectors = {
-        "damc": AnomalyDetector(iterations=60, samples=2, random_state=0),
+        "damc": AnomalyDetector(random_state=0),
+        "damc with a network": AnomalyDetector(iterations=60, samples=2, random_state=0),
         "IForest": IForest(random_state=0),
         "ECOD": ECOD(),
         "AutoEncoder": auto_encoder(epoch_num=3, verbose=0, random_state=0),
@@ -78,24 +79,27 @@ def test_beside_the_detectors_of_pyod() -> None:
         assert np.array_equal(detector.labels_, detector.decision_scores_ > detector.threshold_)
         assert detector.predict_proba(test).shape == (len(test), 2)
         area[name] = roc_auc_score(anomalous, scores)
-    assert area["damc"] > 0.84, area  # three standard errors below 0.9
+    # Three standard errors below 0.9.
+    assert area["damc"] > 0.84 and area["damc with a network"] > 0.84, area
     ours = detectors["damc"]
     assert roc_auc_score(anomalous, ours.score_samples(test)) < 0.16
-    # 0.95 of normal rows stay below the threshold, up to that of 50 held-out and 107 new ones.
+    # 0.95 of normal rows stay below the threshold, up to that of 125 others and 107 new ones.
     alarms = ours.predict(test)[anomalous == 0].mean()
-    assert abs(alarms - 0.05) < 3 * (0.05 * 0.95 * (1 / 50 + 1 / 107)) ** 0.5, alarms
+    assert abs(alarms - 0.05) < 3 * (0.05 * 0.95 * (1 / 125 + 1 / 107)) ** 0.5, alarms
 
 
-def test_the_threshold_is_a_quantile_of_held_out_scores(
+def test_a_networks_threshold_is_a_quantile_of_rows_that_nothing_was_fitted_to(
     rows: np.ndarray[Any, Any], fitted: AnomalyDetector
 ) -> None:
-    held = np.random.RandomState(0).permutation(50)[:10]
+    held = np.random.RandomState(0).permutation(50)[:10]  # five calibrate, five give the threshold
     scores = fitted.decision_function(rows[held])
-    assert np.allclose(fitted.normal_scores_, scores, rtol=1e-5)
-    assert (scores <= fitted.threshold_).mean() >= 0.95
+    assert np.allclose(fitted.normal_scores_, scores[5:], rtol=1e-4)
+    assert (scores[5:] <= fitted.threshold_).all()  # five rows cannot tell what one in 20 does
+    part = torch.from_numpy(fitted.scaling_(rows[held[:5]]))
+    raw = torch.stack([each.score(part).double() for each in fitted.parts_], 1)
+    assert torch.allclose(fitted.fitted_.combination.mean, raw.mean(0), rtol=1e-4)
     looser = AnomalyDetector(**{**QUICK, "quantile": 0.5}).fit(rows)
-    assert np.sum(looser.normal_scores_ > looser.threshold_) == 4
-    assert np.array_equal(looser.predict(rows), looser.labels_)
+    assert np.sum(looser.normal_scores_ > looser.threshold_) == 2
 
 
 def test_a_score_depends_on_its_own_row_alone(
@@ -103,10 +107,11 @@ def test_a_score_depends_on_its_own_row_alone(
 ) -> None:
     scores = fitted.decision_function(rows)
     alone = np.concatenate([fitted.decision_function(row[None]) for row in rows[:5]])
-    assert np.allclose(scores[:5], alone, rtol=1e-5)
-    assert np.allclose(scores[::-1], fitted.decision_function(rows[::-1]), rtol=1e-5)
+    assert np.allclose(scores[:5], alone, rtol=1e-4, atol=1e-5)
+    assert np.allclose(scores[::-1], fitted.decision_function(rows[::-1]), rtol=1e-4, atol=1e-5)
     # Without the shared noise it would not: the learner's own scores move with their place.
     x = torch.from_numpy(fitted.scaling_(rows))
+    assert fitted.learner_ is not None
     draw = fitted.learner_.anomaly_score
     there = draw(x, generator=torch.Generator().manual_seed(0)).numpy()
     back = draw(x.flip(0), generator=torch.Generator().manual_seed(0)).flip(0).numpy()
@@ -117,14 +122,12 @@ def test_samples_are_averaged_and_differ(
     rows: np.ndarray[Any, Any], fitted: AnomalyDetector
 ) -> None:
     """The variance of a mean of K scores over seeds falls with K, so its samples are not one."""
-    one, many = clone(fitted).set_params(samples=1), clone(fitted).set_params(samples=8)
+    assert fitted.learner_ is not None
+    x = torch.from_numpy(fitted.scaling_(rows[:10]))
     spread = {}
-    for detector in (one, many):
-        detector.scaling_, detector.learner_ = fitted.scaling_, fitted.learner_
-        detector.n_features_in_, detector.calibration_, draws = 5, None, []
-        for detector.seed_ in range(6):
-            draws.append(detector.decision_function(rows[:10]))
-        spread[detector.samples] = np.var(draws, axis=0).mean()
+    for samples in (1, 8):
+        parts = [NetworkScore(fitted.learner_, "joint", samples, seed) for seed in range(6)]
+        spread[samples] = float(torch.stack([part.score(x) for part in parts]).var(0).mean())
     assert spread[8] < spread[1] / 2  # an eighth, but for six draws; equal if they were one
 
 
@@ -135,70 +138,33 @@ def test_clone_and_pipeline(rows: np.ndarray[Any, Any], fitted: AnomalyDetector)
     assert np.array_equal(-pipeline.score_samples(rows), pipeline.decision_function(rows))
 
 
-def test_a_saved_detector_is_the_same(
-    rows: np.ndarray[Any, Any], fitted: AnomalyDetector, tmp_path: Path
-) -> None:
-    fitted.save(tmp_path / "run")
-    again = AnomalyDetector.from_run(tmp_path / "run")
-    assert np.array_equal(again.decision_function(rows), fitted.decision_function(rows))
-    assert again.threshold_ == fitted.threshold_
-    assert np.array_equal(again.predict_proba(rows), fitted.predict_proba(rows))
-    assert damc.load(tmp_path / "run").iteration == 10
-    looser = AnomalyDetector.from_run(tmp_path / "run", quantile=0.5)
-    assert looser.threshold_ < again.threshold_
-    file = tmp_path / "run" / "detector.json"
-    saved = file.read_text()
-    file.write_text(json.dumps({**json.loads(saved), "format": 1}))  # its scores were others
-    with pytest.raises(BadInput, match="saved by a version that scores otherwise"):
-        AnomalyDetector.from_run(tmp_path / "run")
-    file.write_text(saved)
-    for text in ("{", json.dumps({**json.loads(file.read_text()), "normal_scores": []})):
-        file.write_text(text[:2000])
-        with pytest.raises(BadInput, match=r"detector\.json is damaged"):
-            AnomalyDetector.from_run(tmp_path / "run")
-
-
-@pytest.mark.parametrize("kind", ["authors", "reconstruction", "calibrated", "own"])
-def test_every_score_has_a_threshold_and_is_saved(
-    rows: np.ndarray[Any, Any], fitted: AnomalyDetector, kind: str, tmp_path: Path
-) -> None:
-    detector = AnomalyDetector(**{**QUICK, "score_kind": kind}).fit(rows)
-    scores = detector.decision_function(rows)
-    assert (detector.normal_scores_ <= detector.threshold_).mean() >= 0.95
-    assert not np.allclose(scores, fitted.decision_function(rows))
-    again = AnomalyDetector.from_run(detector.save(tmp_path / "run"))
-    assert np.array_equal(again.decision_function(rows), scores)
-    if kind == "calibrated":  # log(e^u + e^v) with u and v of mean 0 and spread 1 on these rows
-        assert np.log(2) - 0.05 < detector.normal_scores_.mean() < np.log(2) + 1
-        assert 0.5 < detector.normal_scores_.std() < 1.5
-    with pytest.raises(BadInput, match="knows no test images"):
-        AnomalyDetector.from_run(tmp_path / "run", score_kind="joint")
-
-
 def test_the_joint_score_has_the_likelihoods_own_weight(fitted: AnomalyDetector) -> None:
-    x = torch.randn(4, 1, 1, 5)
-    model = fitted.learner_.model
-    detector = AnomalyDetector(samples=1)
-    detector.learner_, detector.seed_, detector.calibration_ = fitted.learner_, 3, None
-    with SameNoise(3):
-        z = fitted.learner_.infer(x)
-    error = (x - model.decoder(z)).square().flatten(1).sum(1)
-    prior = model.prior.energy(z) + z.square().sum(1) / 2
+    x = torch.randn(4, 1, 1, 5, generator=torch.Generator().manual_seed(0))
+    learner = fitted.learner_
+    assert learner is not None
+    noise = SharedNoise()
+    noise.manual_seed(3)
+    z = learner.infer(x, generator=noise)
+    error = (x - learner.model.decoder(z)).square().flatten(1).sum(1)
+    prior = learner.model.prior.energy(z) + z.square().sum(1) / 2
     expected = {"joint": error / (2 * 0.5**2) + prior, "authors": error + prior}
-    for detector.score_kind, value in expected.items():
-        assert torch.allclose(detector._score(x), value, rtol=1e-4)
+    for kind, value in expected.items():
+        part = NetworkScore(learner, kind, samples=1, seed=3)
+        assert torch.allclose(part.score(x), value, rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["linear", "unify"])
 def test_probabilities_rise_with_scores(
     rows: np.ndarray[Any, Any], fitted: AnomalyDetector, method: str
 ) -> None:
-    scores = fitted.decision_function(rows)
-    p = fitted.predict_proba(rows, method=method)
+    scores = fitted.decision_scores_
+    p = fitted.probabilities(scores, method=method)
     assert np.allclose(p.sum(1), 1) and p.min() >= 0 and p.max() <= 1
     assert (np.diff(p[np.argsort(scores), 1]) >= 0).all()
     if method == "linear":
         assert p[scores.argmax(), 1] == 1 and p[scores.argmin(), 1] == 0
+    shown = fitted.predict_proba(rows, method=method)
+    assert np.array_equal(shown, fitted.probabilities(fitted.decision_function(rows), method))
     far = fitted.predict_proba(rows * 1e4, method=method)
     assert (far[:, 1] == 1).all()
 
@@ -243,6 +209,7 @@ def test_digits_that_were_not_learned_are_found() -> None:
         (np.full((20, 8, 8), np.inf), "inf"),
         (np.zeros((0, 8, 8)), "shape"),
         (np.zeros((1, 8, 8)), "n_samples = 1"),
+        ([np.zeros((8, 8)), np.zeros((8, 9))], "8x8, 8x9"),
         (np.zeros((20, 8, 8), complex), "complex"),
     ],
 )
@@ -259,6 +226,9 @@ def test_data_that_cannot_be_learned(X: Any, said: str) -> None:
         ({"held_out": 0}, "between 0 and 1"),
         ({"iterations": 0}, "iterations"),
         ({"samples": 0}, "samples"),
+        ({"quality": "fast"}, "which has no network"),
+        ({"quality": "good"}, "fast, balanced, best"),
+        ({"contamination": 0.5}, "contamination"),
         ({"method": "dmac"}, "dmac"),
         ({"preset": "mnist-small"}, "vectors"),
         ({"settings": {"sgma": 1}}, "sgma"),
@@ -314,15 +284,15 @@ def test_networks_come_from_the_shape() -> None:
     assert preset_for_vectors(3).networks.decoder["last"] is None
 
 
-def test_same_noise_leaves_the_law_of_a_row_alone() -> None:
-    with SameNoise(0):
-        noise = torch.randn(4, 3, 20_000)
-        image = torch.empty(5, 1, 2, 2).normal_()
-    assert bool((noise == noise[:, :1]).all()) and not bool((noise[0] == noise[1]).all())
-    assert bool((image == image[0]).all())
-    assert abs(float(noise.mean())) < 4 / 80_000**0.5
-    assert abs(float(noise[:, 0].square().mean()) - 1) < 4 * (2 / 80_000) ** 0.5
-    assert not bool((torch.randn(2, 3)[0] == torch.randn(2, 3)[1]).all())
+def test_fitting_and_scoring_leave_torch_as_it_was(rows: np.ndarray[Any, Any]) -> None:
+    torch.manual_seed(7)
+    before, randn = torch.get_rng_state(), torch.randn
+    detector = AnomalyDetector(**QUICK).fit(rows)
+    scores = detector.decision_function(rows)
+    detector.reconstruct(rows)
+    assert torch.equal(torch.get_rng_state(), before) and torch.randn is randn
+    torch.rand(3)
+    assert np.array_equal(detector.decision_function(rows), scores)
 
 
 def test_a_detector_without_a_measured_range_reads_floats_as_everything_else_does() -> None:

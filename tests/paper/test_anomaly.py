@@ -15,6 +15,7 @@ from damc.errors import BadInput
 from damc.learn import DAMC, Learner
 from damc.metrics.detection import auprc
 from damc.paper.anomaly import _uncalibrated, anomalies_in, detections, figures_of, scores_of
+from damc.paper.baselines import baseline_scores
 
 
 class Half(Learner):
@@ -102,3 +103,17 @@ def test_one_inference_serves_the_scores_that_need_no_calibration() -> None:
     for kind, values in found.items():
         alone = score(learner, x, kind, generator=torch.Generator().manual_seed(5))
         torch.testing.assert_close(values, alone, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["knn", "pca", "gmm", "detector-fast"])
+def test_cheap_detectors_are_rows_that_find_what_is_easy(name: str) -> None:
+    digits = load_images("digits", split="all")
+    assert digits.labels is not None
+    normal = torch.nonzero(digits.labels == 1)[:, 0]
+    test = digits.subset(torch.cat([normal[130:], torch.nonzero(digits.labels == 0)[:40, 0]]))
+    sets = digits.subset(normal[:100]), digits.subset(normal[100:130])
+    found = detections(baseline_scores(name, *sets, test, 0), anomalies_in(test, 0))
+    assert found["own"].auroc > (0.7 if name == "gmm" else 0.95)
+    assert found["own"].auroc < 1 or found["own"].auprc == 1
+    assert ("calibrated" in found) == (name != "gmm")
+    assert {"auprc_own", "chance"} <= figures_of(found).keys()

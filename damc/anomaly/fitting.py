@@ -1,0 +1,247 @@
+"""How a detector is fitted: which rows its parts learn, are calibrated on, and are judged by.
+
+Three sets of rows are kept apart. Parts learn normal rows; the units in which they are combined
+come from rows that they have not learned; and the threshold from rows that neither has seen.
+Without a network, parts are cheap enough to be fitted several times: every row is scored by parts
+that were fitted without it (cross-fitting), and the final ones learn all rows. A network learns
+once, from all but a held-out share.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Fitted", "fit_parts", "fit_with_network", "judged_by", "network_kind"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from damc.anomaly.combine import Combination
+from damc.anomaly.network import NetworkPlan
+from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, Recipe
+from damc.anomaly.places import Patches, Places, Surprises
+from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
+from damc.anomaly.scaling import Columns, Scaling
+from damc.errors import BadInput, Diverged
+from damc.learn import Learner
+
+Index = NDArray[np.intp]
+
+_FOLDS = 5
+_MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
+_AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
+_EXPLAINED = 1000  # images whose windows tell what surroundings foretell
+_ROUNDS = 3  # of leaving out what looks anomalous
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted detector.
+
+    Attributes:
+        scaling: from the user's scale to that of the parts.
+        parts: fitted.
+        learner: the trained network, or None.
+        combination: of the parts' scores.
+        normal: part scores of the rows that the threshold is taken from, ``(m, P)``.
+        own: part scores of all rows, ``(n, P)``.
+        places: says where images are unusual; None for vectors.
+    """
+
+    scaling: Scaling
+    parts: Sequence[Part]
+    learner: Learner | None
+    combination: Combination
+    normal: Tensor
+    own: Tensor
+    places: Places | None = None
+
+    def combined(self, scores: Tensor) -> NDArray[np.float32]:
+        """The combined score of part scores ``(n, P)``, ``(n,)``."""
+        found = self.combination(scores).float()
+        if not bool(torch.isfinite(found).all()):
+            raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
+        return found.numpy()
+
+
+def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | None) -> Fitted:
+    """A detector without a network.
+
+    Args:
+        data: n rows.
+        order: a permutation of them.
+        recipe: which parts; of many images no variants are made.
+        contamination: share of anomalies among the rows; None is none.
+    """
+    recipe = replace(recipe, augment=recipe.augment and len(order) <= _AUGMENTED)
+    kept, recipe = _trimmed(data, order, recipe, contamination)
+    if len(kept) >= _MANY:
+        held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
+        scaling, parts = _fitted(data, train, recipe)
+        own = _own(parts, data, train, scaling)
+    else:
+        held = kept
+        own = _cross_fitted(data, order, kept, recipe)
+        scaling, parts = _fitted(data, kept, recipe)
+    half = (len(held) + 1) // 2
+    combination = Combination.fit(own[held[:half]])
+    places = _places(parts, rows_of(data, kept), scaling)
+    return Fitted(scaling, parts, None, combination, own[held[half:]], own, places)
+
+
+def fit_with_network(
+    data: Data,
+    order: Index,
+    plan: NetworkPlan,
+    recipe: Recipe,
+    *,
+    contamination: float | None,
+    held_out: float,
+    samples: int,
+    seed: int,
+) -> Fitted:
+    """A detector with a network, and the parts of `fit_parts` beside it.
+
+    Args:
+        data: n rows.
+        order: a permutation of them.
+        plan: the network.
+        recipe: which other parts; or its `kind` is the network's score alone, by name.
+        contamination: share of anomalies among the rows, told by the parts without a network.
+        held_out: share of the rows that are not learned from.
+        samples: posterior samples averaged for a score.
+        seed: of everything random.
+    """
+    kind = recipe.kind
+    kept, recipe = _trimmed(data, order, replace(recipe, kind="auto"), contamination)
+    cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
+    if cut < 2:
+        raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
+    held, train = kept[:cut], kept[cut:]
+    scaling = measure(rows_of(data, train))
+    learner = plan.learner(scaling, seed)
+    name = kind if kind != "auto" else network_kind(learner, scaling, cut)
+    if name in ("joint", "authors") and learner.model is None:
+        raise BadInput(f"{learner.name} has no latent model: give score_kind='own'")
+    plan.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
+    parts: list[Part] = [NetworkScore(learner, name, samples, seed)]
+    if kind == "auto":
+        parts = [*_fitted(data, train, recipe)[1], *parts]
+    half = (cut + 1) // 2
+    combination = _calibrated(parts, rows_of(data, held[:half]), scaling)
+    own = _own(parts, data, train, scaling)
+    places = _places(parts, rows_of(data, train), scaling)
+    return Fitted(scaling, parts, learner, combination, own[held[half:]], own, places)
+
+
+def judged_by(
+    parts: Sequence[Part],
+    learner: Learner | None,
+    normal: Data,
+    scaling: Scaling,
+    places: Places | None = None,
+) -> Fitted:
+    """A detector of parts that are fitted already, calibrated on one half of normal data that
+    they have not learned, and its threshold from the other."""
+    half = (len(normal) + 1) // 2
+    if half == len(normal):
+        raise BadInput(f"normal data must be at least 2 rows, got {len(normal)}")
+    index = np.arange(len(normal))
+    combination = _calibrated(parts, rows_of(normal, index[:half]), scaling)
+    own = _scores(parts, normal, scaling)
+    if places is None:
+        places = _places(parts, normal, scaling)
+    return Fitted(scaling, parts, learner, combination, own[half:], own, places)
+
+
+def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
+    """Which score of the network is a part."""
+    if isinstance(scaling, Columns) or held < 20 or learner.inference is None:
+        return "own" if learner.model is None else "joint"
+    return "calibrated"
+
+
+def _fitted(
+    data: Data, train: Index, recipe: Recipe
+) -> tuple[Scaling, list[NearNormal | Surprises | Patches]]:
+    rows = rows_of(data, train)
+    scaling = measure(rows)
+    return scaling, [part.fit(batches(rows, scaling)) for part in recipe.parts(scaling.shape)]
+
+
+def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> Tensor:
+    """Scores of every row, ``(n, P)``: by its neighbors, those fitted to are judged without it."""
+    own = torch.empty(len(data), len(parts), dtype=torch.float64)
+    others = np.setdiff1d(np.arange(len(data)), train)
+    if len(others):
+        own[others] = _scores(parts, rows_of(data, others), scaling)
+    rest = [k for k, part in enumerate(parts) if not isinstance(part, NearNormal)]
+    if rest:
+        learned = _scores([parts[k] for k in rest], rows_of(data, train), scaling)
+    for k, part in enumerate(parts):
+        own[train, k] = (
+            part.own.double() if isinstance(part, NearNormal) else learned[:, rest.index(k)]
+        )
+    return own
+
+
+def _cross_fitted(data: Data, order: Index, kept: Index, recipe: Recipe) -> Tensor:
+    """Scores of every row by parts that were fitted to kept rows without it, ``(n, P)``."""
+    found: dict[int, Tensor] = {}
+    count = min(_FOLDS, len(order))
+    for k in range(count):
+        fold = order[k::count]
+        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], recipe)
+        scores = _scores(parts, rows_of(data, fold), scaling)
+        found |= dict(zip(fold.tolist(), scores, strict=True))
+    return torch.stack([found[i] for i in range(len(order))])
+
+
+def _trimmed(
+    data: Data, order: Index, recipe: Recipe, contamination: float | None
+) -> tuple[Index, Recipe]:
+    """The rows without the share that lies farthest from the others, in the same order, by parts
+    that see past a group of so many; and the recipe of such parts."""
+    if contamination is None:
+        return order, recipe
+    group = math.ceil(contamination * len(order))
+    recipe = replace(recipe, group=group)
+    kept = order
+    for _ in range(_ROUNDS):
+        scaling, parts = _fitted(data, kept, replace(recipe, augment=False))
+        wide = [part for part in parts if part.name.startswith(WIDE)] or parts
+        scores = _own(wide, data, kept, scaling)
+        combined = Combination.fit(scores[kept])(scores).numpy()
+        least = np.argsort(combined, kind="stable")[: max(3, len(order) - group)]
+        kept = order[np.isin(order, least)]
+    return kept, recipe
+
+
+def _scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
+    """The score of every part, ``(n, P)``."""
+    found = [
+        torch.stack([part.score(x).double() for part in parts], 1) for x in batches(data, scaling)
+    ]
+    return torch.cat(found)
+
+
+def _places(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Places | None:
+    """What says where images are unusual: a part that does, or one fitted to normal images."""
+    for part in parts:
+        if isinstance(part, Patches | Surprises):
+            return part
+    if min(scaling.shape[1:]) < 3:
+        return None
+    few = rows_of(normal, np.arange(min(len(normal), _EXPLAINED)))
+    return Surprises().fit(batches(few, scaling))
+
+
+def _calibrated(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Combination:
+    for part in parts:
+        if isinstance(part, NetworkScore):
+            part.calibrate(batches(normal, scaling))
+    return Combination.fit(_scores(parts, normal, scaling))

@@ -1,0 +1,211 @@
+"""The parts of a detector: named scores of data, higher is more anomalous.
+
+Every part takes model-scale data, images ``(B, C, H, W)`` in [-1, 1] or standardized vectors
+``(B, 1, 1, d)``, and remembers what it needs as plain tensors.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "Recipe"]
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from damc.anomaly.features import Projection, columns, gradients, pixels, variants
+from damc.anomaly.neighbors import Neighbors
+from damc.anomaly.places import Patches, Surprises
+from damc.anomaly.scores import Calibration, score
+from damc.errors import BadInput
+from damc.learn import Learner
+from damc.noise import SharedNoise
+
+
+class Part(Protocol):
+    """A named score."""
+
+    name: str
+
+    def score(self, x: Tensor) -> Tensor:
+        """How unusual data x ``(B, C, H, W)`` are, ``(B,)``."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything it has learned, but for a network's weights."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes back what `state` gave."""
+
+
+FEATURES: dict[str, tuple[Callable[[Tensor], Tensor], int | None]] = {
+    "pixels": (pixels, 50),
+    "gradients": (gradients, 60),
+    "neighbors": (columns, None),
+}
+"""What a `NearNormal` part of that name looks at, and how many main directions of it."""
+
+CHEAP = (*FEATURES, "surprise", "patches")
+"""The names of parts that need no training of a network."""
+
+WIDE = "wide-"
+"""How the names of parts begin that see past a group of anomalies."""
+
+
+_LARGE = 64  # pixels a side
+
+
+class NearNormal:
+    """How far the features of x lie from those of normal data, by `Neighbors`.
+
+    Args:
+        name: "pixels" or "gradients" of images, "neighbors" for the columns of vectors. With
+            "wide-" before it, only the distance to the k-th neighbor counts, which a group of
+            fewer than k anomalies among the normal data does not change.
+        k: neighbors that count.
+        augment: take `variants` of normal images for normal, too.
+    """
+
+    def __init__(self, name: str, k: int = 5, *, augment: bool = False) -> None:
+        base = name.removeprefix(WIDE)
+        if base not in FEATURES:
+            raise BadInput(f"name must be one of {', '.join(FEATURES)}, got {name!r}")
+        self.name, self.k, self.wide, self.augment = name, k, name != base, augment
+        self.features, self.directions = FEATURES[base]
+        self.projection: Projection | None = None
+        self.neighbors: Neighbors | None = None
+
+    def fit(self, batches: Iterable[Tensor]) -> NearNormal:
+        """Learns normal data, ``(B, C, H, W)`` at a time."""
+        found, others = [], []
+        for x in batches:
+            found.append(self.features(x))
+            if self.augment:
+                others.append(torch.stack([self.features(each) for each in variants(x)]))
+        f = torch.cat(found)
+        more = torch.cat(others, 1).flatten(0, 1) if others else None
+        if self.directions is not None:
+            self.projection = Projection.fit(f, self.directions)
+            f = self.projection(f)
+            more = None if more is None else self.projection(more)
+        self.neighbors = Neighbors.fit(f, self.k, variants=more, **self._options)
+        return self
+
+    @property
+    def own(self) -> Tensor:
+        """The scores of the data it was fitted to, each judged by the others, ``(n,)``."""
+        assert self.neighbors is not None
+        return self.neighbors.own
+
+    def score(self, x: Tensor) -> Tensor:
+        assert self.neighbors is not None
+        f = self.features(x)
+        return self.neighbors.score(f if self.projection is None else self.projection(f))
+
+    def state(self) -> dict[str, Tensor]:
+        assert self.neighbors is not None
+        near = self.neighbors
+        found = {"points": near.points, "local": near.local, "own": near.own}
+        found["k"] = torch.tensor(near.k)
+        if self.projection is not None:
+            found |= {"mean": self.projection.mean, "basis": self.projection.basis}
+        return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.k = int(state["k"])
+        points, local, own = state["points"], state["local"], state["own"]
+        self.neighbors = Neighbors(points, local, own, self.k, **self._options)
+        if self.directions is not None:
+            self.projection = Projection(state["mean"], state["basis"])
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"weight": 0.0, "farthest": True} if self.wide else {}
+
+
+class NetworkScore:
+    """A score of `damc.anomaly.scores` under a trained learner.
+
+    Args:
+        learner: the learner.
+        name: which score.
+        samples: posterior samples averaged for it.
+        seed: of the noise, which all data share, so that a score depends on its own row alone.
+    """
+
+    def __init__(self, learner: Learner, name: str, samples: int = 1, seed: int = 0) -> None:
+        self.learner, self.name, self.samples, self.seed = learner, name, samples, seed
+        self.calibration: Calibration | None = None
+
+    def calibrate(self, batches: Iterable[Tensor]) -> None:
+        """Fits the calibrated score to normal data not trained on; the others need nothing."""
+        if self.name == "calibrated":
+            x = torch.cat([part.to(self.learner.device) for part in batches])
+            self.calibration = Calibration.fit(self.learner, x, **self._options())
+
+    def score(self, x: Tensor) -> Tensor:
+        x = x.to(self.learner.device)
+        if self.calibration is None:
+            return score(self.learner, x, self.name, **self._options()).cpu()
+        return self.calibration.score(self.learner, x, **self._options()).cpu()
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self.calibration is None else {"calibration": self.calibration.tensor}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        if self.name == "calibrated":
+            self.calibration = Calibration(*state["calibration"].tolist())
+
+    def _options(self) -> dict[str, Any]:
+        generator = SharedNoise(self.learner.device)
+        generator.manual_seed(self.seed)
+        return {"samples": self.samples, "generator": generator}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which parts a detector has that need no training of a network.
+
+    Attributes:
+        kind: the name of one part, or "auto" for all that suit the data: "neighbors" for vectors,
+            "pixels" and "gradients" for images, "surprise" too for those beyond 64 pixels, in
+            which a small defect changes little as a whole, and "patches" if there are features.
+        augment: take variants of normal images for normal, too.
+        features: a network for `damc.anomaly.places.Patches`.
+        group: how many anomalies there may be among the data; adds parts that see past them.
+    """
+
+    kind: str = "auto"
+    augment: bool = False
+    features: Callable[[Tensor], Any] | None = None
+    group: int | None = None
+
+    def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
+        """Fresh parts for vectors ``(1, 1, d)`` or images ``(C, H, W)``."""
+        names = self._names(shape)
+        augment = self.augment and min(shape[1:]) > 1
+        found: list[NearNormal | Surprises | Patches] = []
+        for name in names:
+            if name == "surprise":
+                found.append(Surprises())
+            elif name == "patches":
+                assert self.features is not None
+                found.append(Patches(self.features))
+            else:
+                found.append(NearNormal(name, augment=augment))
+                if self.group is not None:
+                    found.append(NearNormal(WIDE + name, self.group + 5))
+        return found
+
+    def _names(self, shape: tuple[int, ...]) -> list[str]:
+        names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]
+        known = [*names, "surprise"] if min(shape[1:]) > 2 else names
+        if self.features is not None and min(shape[1:]) > 1:
+            names, known = [*names, "patches"], [*known, "patches"]
+        if self.kind == "auto":
+            large = min(shape[1:]) > 2 and max(shape[1:]) > _LARGE
+            return [*names, "surprise"] if large and self.features is None else names
+        if self.kind not in known:
+            raise BadInput(f"score_kind must be one of auto, {', '.join(known)}, got {self.kind!r}")
+        return [self.kind]
