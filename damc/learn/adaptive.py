@@ -30,9 +30,9 @@ from damc.latent import LatentModel
 from damc.learn.learner import Learner
 from damc.learn.ncp import contrast
 from damc.learn.optimizers import LearningRate
-from damc.learn.parts import KERNELS, Chain, Metrics, decoder_step
+from damc.learn.parts import Chain, Metrics, decoder_step
 from damc.learn.presets import Recipe
-from damc.learn.settings import ChainSettings
+from damc.learn.settings import KERNELS, ChainSettings
 from damc.learn.starts import NoiseStarts, standard_normal
 from damc.nets import mlp_energy
 from damc.nets.networks import Networks

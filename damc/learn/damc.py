@@ -20,9 +20,15 @@ from damc.amortize import EMA, Amortizer
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
-from damc.learn.parts import KERNELS, Chain, Metrics, decoder_step, energy_step, sampler_step
+from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
 from damc.learn.presets import Recipe
-from damc.learn.settings import AmortizerSettings, ChainSettings, PriorSettings, StartSettings
+from damc.learn.settings import (
+    KERNELS,
+    AmortizerSettings,
+    ChainSettings,
+    PriorSettings,
+    StartSettings,
+)
 from damc.learn.sources import (
     Draw,
     Infer,

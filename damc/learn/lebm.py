@@ -19,8 +19,8 @@ from torch import Tensor
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
-from damc.learn.parts import KERNELS, Chain, Metrics, decoder_step, energy_step
-from damc.learn.settings import ChainSettings, PriorSettings
+from damc.learn.parts import Chain, Metrics, decoder_step, energy_step
+from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts
 from damc.nets.networks import Networks
 

@@ -21,9 +21,9 @@ from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.damc import VANILLA_STEPS
 from damc.learn.learner import Learner
-from damc.learn.parts import KERNELS, Chain, Metrics, decoder_step, energy_step, sampler_step
+from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
 from damc.learn.presets import Recipe
-from damc.learn.settings import ChainSettings, PriorSettings
+from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
 from damc.learn.sources import (
     Draw,
     Infer,

@@ -11,7 +11,6 @@ The first two updates are equation 2 of the paper, the last is its equation 7.
 from __future__ import annotations
 
 __all__ = [
-    "KERNELS",
     "Chain",
     "Metrics",
     "Update",
@@ -31,8 +30,6 @@ from damc.amortize import Amortizer
 from damc.density import Target
 from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
-from damc.kernels.langevin import Langevin
-from damc.kernels.underdamped import Underdamped
 from damc.latent import LatentModel
 from damc.learn.starts import Starts
 
@@ -41,13 +38,6 @@ Metrics = dict[str, Tensor]
 
 Update = Callable[[str, Tensor], Tensor]
 """An optimizer's name and a loss to the norm of the gradient: `Learner.update`."""
-
-KERNELS: dict[str, Callable[[float, int], Kernel]] = {
-    "langevin": Langevin,
-    # Chains that start far up a slope overshoot with less friction than this.
-    "underdamped": partial(Underdamped, friction=10.0),
-}
-"""How posterior chains may move, by name: from a step size and a number of moves."""
 
 
 class Chain:

@@ -6,6 +6,7 @@ A method's settings are a frozen dataclass made of these groups and its own fiel
 from __future__ import annotations
 
 __all__ = [
+    "KERNELS",
     "AmortizerSettings",
     "ChainSettings",
     "ModelSettings",
@@ -15,11 +16,23 @@ __all__ = [
     "check_settings",
 ]
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from damc.errors import BadInput
+from damc.kernels.base import Kernel
+from damc.kernels.langevin import Langevin
+from damc.kernels.underdamped import Underdamped
 from damc.learn.optimizers import LearningRate
+
+KERNELS: dict[str, Callable[[float, int], Kernel]] = {
+    "langevin": Langevin,
+    # Chains that start far up a slope overshoot with less friction than this.
+    "underdamped": partial(Underdamped, friction=10.0),
+}
+"""How posterior chains may move, by name: from a step size and a number of moves."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,7 @@ _NOT_NEGATIVE = {
 }
 _CHOICES = {
     "decay": ("step", "cosine"),
-    "posterior_kernel": ("langevin", "underdamped"),
+    "posterior_kernel": tuple(KERNELS),
     "unconditional": ("share", "both"),
     "prior_starts": ("conditional", "unconditional"),
     "regularizer": ("l2", "gradient", "spectral", "none"),

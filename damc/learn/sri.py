@@ -16,8 +16,8 @@ from torch import Tensor
 
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
-from damc.learn.parts import KERNELS, Chain, Metrics, decoder_step
-from damc.learn.settings import ChainSettings
+from damc.learn.parts import Chain, Metrics, decoder_step
+from damc.learn.settings import KERNELS, ChainSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
 from damc.nets.networks import Networks
