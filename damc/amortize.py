@@ -3,7 +3,7 @@ of a Markov kernel."""
 
 from __future__ import annotations
 
-__all__ = ["EMA", "Amortizer"]
+__all__ = ["Amortizer"]
 
 import itertools
 import json
@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
+from damc.diffusion.likelihood import flow_log_prob
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
+from damc.diffusion.standardize import Standardize
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.packed import PackedDenoiser
@@ -45,6 +46,8 @@ class Amortizer(nn.Module):
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
+        standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
+            ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
     Example:
         >>> q = Amortizer(dim=2)
@@ -66,6 +69,7 @@ class Amortizer(nn.Module):
         gamma: float = 1.0,
         guidance: float = 0.0,
         residual: bool = True,
+        standardize: bool = False,
     ) -> None:
         super().__init__()
         if null not in ("token", "noise"):
@@ -84,6 +88,7 @@ class Amortizer(nn.Module):
             "gamma": gamma,
             "guidance": guidance,
             "residual": residual,
+            "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
@@ -92,6 +97,7 @@ class Amortizer(nn.Module):
             dim, embedding, capacity=capacity, widths=widths, residual=residual
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
+        self.standardize = Standardize(dim) if standardize else None
         self.null: nn.Parameter | nn.Module
         if null == "token":
             self.null = nn.Parameter(torch.randn(1, embedding) * embedding**-0.5)
@@ -153,7 +159,47 @@ class Amortizer(nn.Module):
                 guidance,
                 generator,
             )
+        if self.standardize is not None:
+            return self.standardize.inverse(z)
         return z.clone()  # outside, so that the caller gets a tensor that autograd knows
+
+    @torch.no_grad()
+    def log_prob(
+        self,
+        z: Tensor,
+        x: Tensor | None = None,
+        *,
+        tolerance: float = 1e-2,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """log q(z) or log q(z | x), normalized, ``(B,)``, by the probability flow.
+
+        It is the density of samples by many steps of a deterministic solver; those by `ancestral`
+        steps are close to it. Only for the null condition "token", as "noise" is a mixture.
+
+        Args:
+            z: points, ``(B, d)``.
+            x: contexts, ``(B, ...)``; without them the density is that of q(z).
+            tolerance: error in nats, see `damc.diffusion.likelihood`.
+            generator: source of the random directions that estimate a divergence beyond 64
+                dimensions.
+        """
+        if z.ndim != 2 or z.shape[1] != self.dim:
+            raise BadInput(f"z must have shape (B, {self.dim}), got {tuple(z.shape)}")
+        if x is None and not isinstance(self.null, nn.Parameter):
+            raise BadInput("null must be 'token' for the density of q(z), got 'noise'")
+        condition: Tensor = self.null if x is None else self.embed(x)  # type: ignore[assignment]
+        z = z.to(self.denoiser.fourier)
+        v = z if self.standardize is None else self.standardize(z)
+
+        def epsilon(points: Tensor, angle: Tensor) -> Tensor:
+            repeats = 1 if x is None else len(points) // len(v)
+            eps: Tensor = self.denoiser(points, angle, condition.repeat_interleave(repeats, 0))
+            return eps
+
+        ends = (self.schedule.b, self.schedule.a + self.schedule.b)
+        value = flow_log_prob(epsilon, v, ends, tolerance=tolerance, generator=generator)
+        return value if self.standardize is None else value - self.standardize.log_scale()
 
     def loss(
         self,
@@ -187,6 +233,8 @@ class Amortizer(nn.Module):
             raise BadInput(f"p_uncond must lie in [0, 1], got {p_uncond}")
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise BadInput(f"z must have shape (B, {self.dim}), got {tuple(z.shape)}")
+        if self.standardize is not None:
+            z = self.standardize(z)
         condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
         if u is None:
             u = torch.empty_like(z[:, 0]).uniform_(generator=generator)
@@ -311,34 +359,6 @@ def _files(path: str | Path) -> tuple[Path, Path]:
     path = Path(path)
     stem = path.stem if path.suffix in (".safetensors", ".json") else path.name
     return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
-
-
-class EMA:
-    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
-
-    ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
-    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
-    not averaged: statistics such as those of BatchNorm are running averages already, and counters
-    have no average.
-
-    Attributes:
-        module: the copy.
-    """
-
-    def __init__(self, module: nn.Module, rate: float) -> None:
-        if not 0 < rate <= 1:
-            raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
-        self.source = module
-        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
-        self.average = AveragedModel(module, multi_avg_fn=follow)
-        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
-        # counter stays on the CPU, where reading it stalls no GPU.
-        self.average.n_averaged.fill_(1)
-        self.module: Any = self.average.module.requires_grad_(False).eval()
-
-    def update(self) -> None:
-        """Moves the copy a little towards the module."""
-        self.average.update_parameters(self.source)
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:

@@ -8,7 +8,7 @@ end, and repeat.
 
 from __future__ import annotations
 
-__all__ = ["History", "amortizer_step", "distill"]
+__all__ = ["EMA", "History", "amortizer_step", "distill"]
 
 import itertools
 import json
@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from damc.amortize import EMA, Amortizer
+from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import Kernel, State
@@ -109,6 +110,7 @@ def distill(
     ema: float = 0.1,
     fresh: float = 0.0,
     warm: bool = False,
+    starts: Tensor | None = None,
     sampling: dict[str, Any] | None = None,
     clip: float = 100.0,
     generator: torch.Generator | None = None,
@@ -139,6 +141,10 @@ def distill(
         fresh: share of the chains that start at N(0, I) instead of at q.
         warm: start the first iteration's chains at q, too. By default all of those start at
             N(0, I), since an untrained q says nothing.
+        starts: points ``(N, d)`` from which the chains of the first iteration start instead of
+            N(0, I), and later the share `fresh`: pilot draws, or particles of `damc.anneal`. An
+            amortizer made with ``standardize=True`` is standardized by them, or by the ends of the
+            first iteration's chains.
         sampling: arguments of `Amortizer.sample` for the starts, such as
             ``{"solver": "multistep", "steps": 10}``.
         clip: largest norm of a gradient.
@@ -156,6 +162,8 @@ def distill(
         )
     if not 0 <= fresh <= 1:
         raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
+    if starts is not None and (starts.ndim != 2 or starts.shape[1] != q.dim or not len(starts)):
+        raise BadInput(f"starts must have shape (N, {q.dim}), got {tuple(starts.shape)}")
     if contexts is None and q.encoder is not None:
         raise BadInput("this amortizer has a context: give distill the contexts to learn from")
     from tqdm import tqdm
@@ -186,12 +194,13 @@ def distill(
         x = next(batches)
         x = None if x is None else x.to(device)
         noise = 1.0 if k == 0 and not warm else fresh
-        starts = _starts(average.module, batch, x, noise, sampling, generator)
-        fixed = kernel.init(starts)
+        fixed = kernel.init(_starts(average.module, batch, x, noise, starts, sampling, generator))
         if state is not None:
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
         given = target if x is None else as_log_prob(target, x)
         state, info = kernel.run(fixed, given, generator, steps=steps)
+        if k == 0 and q.standardize is not None:
+            q.standardize.fit(state.z if starts is None else starts)
 
         total.zero_()
         amortizer_step(
@@ -219,12 +228,18 @@ def _starts(
     batch: int,
     x: Tensor | None,
     fresh: float,
+    given: Tensor | None,
     sampling: dict[str, Any] | None,
     generator: torch.Generator | None,
 ) -> Tensor:
     n = batch if x is None else len(x)
     weight = q.denoiser.fourier
-    z = torch.randn(n, q.dim, generator=generator, dtype=weight.dtype, device=weight.device)
+    if given is None:
+        z = torch.randn(n, q.dim, generator=generator, dtype=weight.dtype, device=weight.device)
+    else:
+        device = given.device if generator is None else generator.device
+        which = torch.randint(len(given), (n,), generator=generator, device=device)
+        z = given[which.to(given.device)].to(weight)
     amortized = n - round(fresh * n)
     if amortized:
         where = {"n": amortized} if x is None else {"x": x[:amortized]}
@@ -250,3 +265,31 @@ def _batches(
                 yield x
             if empty:
                 raise BadInput("the contexts ended: give an iterable that can be started again")
+
+
+class EMA:
+    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
+
+    ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
+    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
+    not averaged: statistics such as those of BatchNorm are running averages already, and counters
+    have no average.
+
+    Attributes:
+        module: the copy.
+    """
+
+    def __init__(self, module: nn.Module, rate: float) -> None:
+        if not 0 < rate <= 1:
+            raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
+        self.source = module
+        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(module, multi_avg_fn=follow)
+        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
+        # counter stays on the CPU, where reading it stalls no GPU.
+        self.average.n_averaged.fill_(1)
+        self.module: Any = self.average.module.requires_grad_(False).eval()
+
+    def update(self) -> None:
+        """Moves the copy a little towards the module."""
+        self.average.update_parameters(self.source)
