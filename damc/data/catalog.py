@@ -9,7 +9,7 @@
 | `celebahq256`, `ffhq` | a folder of pictures, at 256 pixels | all but 500 / the last 500 |
 | `lsun-tower` | a folder of pictures, at 256 pixels | `train` / `val` |
 
-The two embedded sets are permuted once, always alike (NumPy's RandomState(0)); the last fifth is
+The two embedded sets are permuted with a fixed seed (NumPy's RandomState(0)); the last fifth is
 the test split. Folders that are divided into `train` and `test` are taken as they are divided.
 Files are looked for below `root`, else below the folder that the variable DAMC_DATA names, else in
 `./data`.
@@ -64,9 +64,9 @@ class Description:
 def find(name: str, root: str | Path | None = None, split: str = "train") -> Found:
     """The images of a named data set; `split` is `train`, `test` or `all`."""
     if split not in SPLITS:
-        raise BadInput(f"split is {split!r}, wanted one of {', '.join(SPLITS)} for {name}.")
+        raise BadInput(f"split of {name} must be one of {', '.join(SPLITS)}, got {split!r}")
     if name not in CATALOG:
-        raise BadInput(f"{name!r} is no known data set{suggest(name)}.")
+        raise BadInput(f"{name!r} is not a known data set{suggest(name)}")
     return CATALOG[name].find(_root(root), split)
 
 
@@ -78,7 +78,7 @@ def describe(root: str | Path | None = None) -> list[Description]:
 def suggest(name: str) -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     near = difflib.get_close_matches(name.lower(), CATALOG, n=1, cutoff=0.5)
-    return f", did you mean {near[0]!r}" if near else f": wanted one of {', '.join(CATALOG)}"
+    return f", did you mean {near[0]!r}?" if near else f": it must be one of {', '.join(CATALOG)}"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Raw:
             looked = ", ".join(str(root / folder) for folder in self.folders)
             names = ", ".join(names[0] for names in self.files[split])
             raise BadInput(
-                f"the {split} files of {self.name} ({names}) are in none of {looked}: {self.get}."
+                f"the {split} files of {self.name} ({names}) are in none of {looked}: {self.get}"
             )
         images, labels = zip(*[self.read(path) for path in here], strict=True)
         wanted = len(self.files[split])
@@ -210,7 +210,7 @@ class Folder:
         paths = self._locate(root, split)
         if not paths:
             looked = ", ".join(str(root / folder) for folder in self.folders)
-            raise BadInput(f"no {split} pictures of {self.name} in any of {looked}: {self.get}.")
+            raise BadInput(f"no {split} pictures of {self.name} in any of {looked}: {self.get}")
         crop = self.crops.get(pictures.size_of(paths[0]))
         note = "" if crop is None else f"center crop of {crop} pixels"
         return Found(paths, note=note, size=self.size, crop=crop)

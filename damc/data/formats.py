@@ -61,8 +61,8 @@ def read_raw(path: str | Path) -> Labeled:
     if name.endswith(".gz") or "idx" in name or "ubyte" in name:
         return read_idx(path)
     raise BadInput(
-        f"{path} is of no known format: wanted a folder, a picture, .npy, .npz, .mat (SVHN), "
-        ".bin (CIFAR-10) or an idx file (MNIST), plain or .gz."
+        f"{path} has an unknown format: it must be a folder, a picture, .npy, .npz, .mat (SVHN), "
+        ".bin (CIFAR-10) or an idx file (MNIST), plain or .gz"
     )
 
 
@@ -79,7 +79,7 @@ def read_idx(path: str | Path) -> Labeled:
     if beside != path and beside.is_file():
         labels = _idx(beside, axes=1).astype(np.int64)
         if len(labels) != len(images):
-            raise BadInput(f"{beside} has {len(labels)} labels for the {len(images)} images.")
+            raise BadInput(f"{beside} has {len(labels)} labels for {len(images)} images")
     return images[:, None], labels
 
 
@@ -99,7 +99,7 @@ def read_cifar(path: str | Path) -> Labeled:
     labels = records[:, 0].astype(np.int64)
     if labels.max() > 9:
         raise BadInput(
-            f"{path} is not a CIFAR-10 binary file: it has the label {labels.max()}, wanted 0 to 9."
+            f"{path} is not a CIFAR-10 binary file: labels must be 0 to 9, got {labels.max()}"
         )
     return records[:, 1:].reshape(count, 3, 32, 32), labels
 
@@ -113,7 +113,7 @@ def count_cifar(path: str | Path) -> int:
     if rest or not count:
         raise BadInput(
             f"{path} is not a CIFAR-10 binary file: its {size} bytes are not a whole number of "
-            f"{CIFAR_RECORD}-byte records."
+            f"{CIFAR_RECORD}-byte records"
         )
     return count
 
@@ -129,8 +129,8 @@ def read_svhn(path: str | Path) -> Labeled:
         images, labels = matfile.read_mat(path, x), matfile.read_mat(path, y).reshape(-1)
     if not np.isin(labels, np.arange(11)).all():
         raise BadInput(
-            f"{path} has labels from {labels.min()} to {labels.max()}, "
-            "wanted whole numbers 1 to 10 (10 is digit 0)."
+            f"labels of {path} must be whole numbers 1 to 10 (10 is digit 0), "
+            f"got {labels.min()} to {labels.max()}"
         )
     return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
 
@@ -155,7 +155,7 @@ def read_array(path: str | Path) -> Labeled:
         with zipfile.ZipFile(path) as archive:
             names = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
             if not names:
-                raise BadInput(f"{path} holds no arrays.")
+                raise BadInput(f"{path} contains no arrays")
             key = _first_of(["images", "x", "X", "arr_0"], names) or next(iter(names))
             images = _npz_member(archive, names[key], path)
             other = _first_of(["labels", "y"], names.keys() - {key})
@@ -164,8 +164,8 @@ def read_array(path: str | Path) -> Labeled:
         return images, None
     if labels.dtype.kind not in "biuf" or labels.size != len(images):
         raise BadInput(
-            f"{path} has labels of {labels.dtype} {labels.shape} for images of "
-            f"shape {images.shape}, wanted one whole number an image."
+            f"labels of {path} must be one whole number for each image, got {labels.dtype} "
+            f"{labels.shape} for images of shape {images.shape}"
         )
     return images, labels.reshape(-1).astype(np.int64)
 
@@ -178,8 +178,8 @@ def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
             held = path.stat().st_size - header
             if held != claimed:
                 raise BadInput(
-                    f"{path} is not a whole idx file: its header says {shape}, {claimed} bytes, "
-                    f"and {held} follow."
+                    f"{path} is not a complete idx file: its header says {shape}, {claimed} bytes, "
+                    f"and {held} follow"
                 )
         else:
             _check_inflation(path, claimed, stored)
@@ -188,8 +188,8 @@ def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
         if len(data) != claimed:
             follow = "more" if len(data) > claimed else str(len(data))
             raise BadInput(
-                f"{path} is not a whole idx file: its header says {shape}, {claimed} bytes, "
-                f"and {follow} follow."
+                f"{path} is not a complete idx file: its header says {shape}, {claimed} bytes, "
+                f"and {follow} follow"
             )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
@@ -199,12 +199,12 @@ def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     magic = bytes([0, 0, 8, axes])
     if header[:4] != magic or len(header) != 4 + 4 * axes:
         raise BadInput(
-            f"{path} is not an idx file of {axes} axes of bytes: it starts with "
-            f"{header[:4].hex()}, wanted {magic.hex()}."
+            f"{path} is not an idx file of {axes} axes of bytes: it must start with "
+            f"{magic.hex()}, got {header[:4].hex()}"
         )
     shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
     if 0 in shape:
-        raise BadInput(f"{path} is an idx file of shape {shape}, which holds nothing.")
+        raise BadInput(f"{path} is an idx file of shape {shape}, which is empty")
     return shape
 
 
@@ -235,12 +235,12 @@ def _npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -
         elif version == (2, 0):
             shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
         else:
-            raise BadInput(f"{what} is of .npy version {version}, wanted (1, 0) or (2, 0).")
+            raise BadInput(f".npy version of {what} must be (1, 0) or (2, 0), got {version}")
         if dtype.hasobject:
-            raise BadInput(f"{what} holds Python objects (a pickle), wanted plain numbers.")
+            raise BadInput(f"{what} must be plain numbers, got Python objects (a pickle)")
         claimed, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
         if claimed != held:
-            raise BadInput(f"{what} says {shape} of {dtype}, {claimed} bytes, and {held} follow.")
+            raise BadInput(f"{what} says {shape} of {dtype}, {claimed} bytes, and {held} follow")
         data = file.read(claimed)
     return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
@@ -250,13 +250,13 @@ def _svhn_variables(path: Path) -> tuple[matfile.Variable, matfile.Variable]:
         held = matfile.list_mat(path)
         stored = path.stat().st_size
     if "X" not in held or "y" not in held:
-        raise BadInput(f"{path} holds {sorted(held)}, wanted X and y as in SVHN's cropped digits.")
+        raise BadInput(f"{path} must have X and y, as SVHN's cropped digits, got {sorted(held)}")
     x, y = held["X"], held["y"]
     bytes_only = x.dtype == np.uint8 and x.stored == np.uint8
     if not bytes_only or len(x.shape) != 4 or x.shape[:3] != (32, 32, 3):
-        raise BadInput(f"{path} holds X of {x.dtype} {x.shape}, wanted uint8 (32, 32, 3, N).")
+        raise BadInput(f"X of {path} must be uint8 (32, 32, 3, N), got {x.dtype} {x.shape}")
     if math.prod(y.shape) != x.shape[3]:
-        raise BadInput(f"{path} has labels of shape {y.shape} for {x.shape[3]} images.")
+        raise BadInput(f"{path} has labels of shape {y.shape} for {x.shape[3]} images")
     _check_inflation(path, math.prod(x.shape), stored)
     return x, y
 
@@ -265,7 +265,7 @@ def _check_inflation(path: Path, claimed: int, stored: int) -> None:
     if claimed > max(INFLATES_FREELY, INFLATES_AT_MOST * stored):
         raise BadInput(
             f"{path} claims {claimed} bytes of content from {stored} compressed bytes, "
-            f"more than {INFLATES_AT_MOST} times as much, wanted a file of real images."
+            f"more than {INFLATES_AT_MOST} times as much: it is not a file of real images"
         )
 
 
@@ -277,12 +277,12 @@ def _reading(path: Path, wanted: str) -> Iterator[None]:
     except BadInput:
         raise
     except FileNotFoundError as error:
-        raise BadInput(f"{path} does not exist, wanted {wanted}.") from error
+        raise BadInput(f"{path} does not exist: it must be {wanted}") from error
     except (
         *(OSError, EOFError, ValueError, TypeError, KeyError, SyntaxError, TokenError),
         *(MemoryError, OverflowError, RuntimeError, zlib.error, struct.error, zipfile.BadZipFile),
     ) as error:
-        raise BadInput(f"{path} is not {wanted}: {_said(error)}.") from error
+        raise BadInput(f"{path} is not {wanted}: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -53,7 +53,7 @@ class Images:
         self._digest: str | None = None
         if labels is not None and labels.shape != (len(self),):
             raise BadInput(
-                f"{name} has {len(self)} images and labels of shape {tuple(labels.shape)}."
+                f"{name} has {len(self)} images and labels of shape {tuple(labels.shape)}"
             )
 
     def __len__(self) -> int:
@@ -100,12 +100,12 @@ class Images:
 
     def _check(self, index: Tensor) -> NDArray[np.int64]:
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise BadInput(f"the index is {index.dtype} {tuple(index.shape)}, wanted int64 (B,).")
+            raise BadInput(f"index must be int64 (B,), got {index.dtype} {tuple(index.shape)}")
         wanted: NDArray[np.int64] = index.detach().cpu().numpy().astype(np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise BadInput(
-                f"the index goes from {wanted.min()} to {wanted.max()}, "
-                f"but {self.name} has images 0 to {len(self) - 1}."
+                f"index into {self.name} must be 0 to {len(self) - 1}, "
+                f"got {wanted.min()} to {wanted.max()}"
             )
         return wanted
 
@@ -137,9 +137,9 @@ def load_images(
         channels: 1 or 3; the default is what the first image has.
     """
     if channels not in (None, 1, 3):
-        raise BadInput(f"channels is {channels}, wanted 1 or 3.")
+        raise BadInput(f"channels must be 1 or 3, got {channels}")
     if (size is not None and size < 1) or (crop is not None and crop < 1):
-        raise BadInput(f"size is {size} and crop {crop}, wanted positive numbers of pixels.")
+        raise BadInput(f"size and crop must be positive numbers of pixels, got {size} and {crop}")
     shaping = sources.Shaping(size=size, crop=crop, channels=channels)
     store, name, labels, note = _load(source, root, split, shaping)
     return Images(store, name=name, labels=labels, note=note)
@@ -150,7 +150,7 @@ def heldout_split(images: Images, digit: int, train: bool) -> Images:
 
     Normals are the images of every other class, permuted by NumPy's RandomState(42). The first
     int(0.8 N) are for training; the test set is the other normals and every image of `digit`,
-    permuted. The generator is made anew in each call, so training and test images are disjoint.
+    permuted. Each call seeds the generator again, so training and test images are disjoint.
     For the published protocol, `images` is `load_images("mnist", split="all")`, whose order (50,000
     training images, the test images, the other training images) is part of it.
 
@@ -160,7 +160,7 @@ def heldout_split(images: Images, digit: int, train: bool) -> Images:
         train: give the training set, else the test set; there, an anomaly is `labels == digit`.
     """
     if images.labels is None:
-        raise BadInput(f"{images.name} has no labels, which holding out a class needs.")
+        raise BadInput(f"{images.name} has no labels, so no class can be held out")
     labels = images.labels.numpy()
     normal, anomalous = np.flatnonzero(labels != digit), np.flatnonzero(labels == digit)
     if not len(anomalous) or len(normal) < 2:
@@ -190,7 +190,9 @@ def _load(
         path = Path(source).expanduser()
         if path.exists() or "/" in source or path.suffix:
             return sources.from_path(path, split, shaping)
-        raise BadInput(f"{source!r} is no known data set and no file{catalog.suggest(source)}.")
+        raise BadInput(
+            f"{source!r} is neither a known data set nor a file{catalog.suggest(source)}"
+        )
     sources.check_undivided(split, f"the {type(source).__name__} given")
     if isinstance(source, Tensor):
         held = source.detach().cpu()
@@ -201,6 +203,6 @@ def _load(
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return sources.from_items(source, type(source).__name__, shaping)
     raise BadInput(
-        f"images cannot be loaded from a {type(source).__name__}, wanted a name, a path, an array, "
-        "a list of pictures or a data set with __len__ and __getitem__ (batches go in a Stream)."
+        f"images cannot be loaded from a {type(source).__name__}: give a name, a path, an array, "
+        "a list of pictures or a data set with __len__ and __getitem__ (batches go in a Stream)"
     )

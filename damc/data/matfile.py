@@ -55,13 +55,15 @@ def list_mat(path: Path) -> dict[str, Variable]:
 
 
 def read_mat(path: Path, variable: Variable) -> NDArray[Any]:
-    """The array of one variable that `list_mat` found; what it claims must have been judged."""
+    """The array of one variable of `list_mat`, whose shape and type the caller has checked."""
     size = math.prod(variable.shape) * variable.stored.itemsize
     with path.open("rb") as file:
-        # A little more than is wanted, so that the checksum at the end of the stream is met.
+        # A little more than needed, so that the checksum at the end of the stream is read.
         data, ended = _beginning(file, variable.place, variable.start + size + 16)
     if not ended or len(data) < variable.start + size:
-        raise BadInput(f"{path} is damaged: {variable.name} is not the {size} bytes it claims.")
+        raise BadInput(
+            f"{path} is damaged: {variable.name} does not have the {size} bytes that it claims"
+        )
     flat = np.frombuffer(data, variable.stored, math.prod(variable.shape), variable.start)
     return flat.reshape(variable.shape, order="F").astype(variable.dtype, copy=False)
 
@@ -71,13 +73,13 @@ def _variables(file: IO[bytes], path: Path) -> Iterator[Variable]:
     header = file.read(128)
     order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
     if order is None or struct.unpack(f"{order}H", header[124:126]) != (0x0100,):
-        raise BadInput(f"{path} is not a MATLAB version 5 file.")
+        raise BadInput(f"{path} is not a MATLAB version 5 file")
     at = 128
     while at < length:
         file.seek(at)
         kind, size = struct.unpack(f"{order}II", file.read(8))
         if at + 8 + size > length:
-            raise BadInput(f"{path} is cut short: {size} bytes are claimed at byte {at}.")
+            raise BadInput(f"{path} is truncated: {size} bytes are claimed at byte {at}")
         if kind in (MATRIX, COMPRESSED):
             packed = kind == COMPRESSED
             # The inflated bytes begin with a tag of their own; the plain ones with this one.
@@ -103,7 +105,7 @@ def _header(block: bytes, order: str, place: tuple[int, int, bool]) -> Variable 
         return None
     stored = np.dtype(order + STORED[kind])
     if math.prod(shape) * stored.itemsize != size:
-        raise BadInput(f"the variable {name!r} claims the shape {shape} and has {size} bytes.")
+        raise BadInput(f"the variable {name!r} claims the shape {shape} and has {size} bytes")
     return Variable(name, shape, np.dtype(CLASSES[flags & 0xFF]), stored, place, at)
 
 

@@ -59,7 +59,7 @@ def arrange(array: NDArray[Any], what: str) -> Arranged:
     channels first. NaN and infinite pixels are refused.
     """
     if array.dtype.kind not in "buif":
-        raise BadInput(f"{what} holds {array.dtype} values, wanted uint8 or floats.")
+        raise BadInput(f"{what} must be uint8 or floats, got {array.dtype}")
     notes = []
     if array.ndim == 3:
         array = array[:, None]
@@ -70,11 +70,11 @@ def arrange(array: NDArray[Any], what: str) -> Arranged:
         array = array.transpose(0, 3, 1, 2)
     else:
         raise BadInput(
-            f"{what} has shape {tuple(array.shape)}, wanted images as (N, H, W), (N, H, W, C) or "
-            "(N, C, H, W) with 1 or 3 channels."
+            f"{what} must be images (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, "
+            f"got shape {tuple(array.shape)}"
         )
     if 0 in array.shape:
-        raise BadInput(f"{what} holds no images: its shape is {tuple(array.shape)}.")
+        raise BadInput(f"{what} contains no images: its shape is {tuple(array.shape)}")
     low = 0.0
     if array.dtype.kind == "b":
         array = array.astype(np.uint8) * np.uint8(255)
@@ -89,8 +89,8 @@ def arrange(array: NDArray[Any], what: str) -> Arranged:
             notes.append(f"floats taken as [{low:.0f}, 1]")
         else:
             raise BadInput(
-                f"{what} has values from {smallest:g} to {largest:g}, "
-                "wanted uint8 in 0..255, or floats in [0, 1] or [-1, 1]."
+                f"{what} must be uint8 in 0..255, or floats in [0, 1] or [-1, 1], "
+                f"got values from {smallest:g} to {largest:g}"
             )
     return Arranged(array, low, "; ".join(notes))
 
@@ -108,7 +108,7 @@ def decode(path: Path) -> NDArray[np.uint8]:
         *(OSError, ValueError, SyntaxError, EOFError, struct.error),
         *(MemoryError, Image.DecompressionBombError),
     ) as error:
-        raise BadInput(f"{path} is not a readable picture: {_said(error)}.") from error
+        raise BadInput(f"{path} is not a readable picture: {_said(error)}") from error
 
 
 def from_pil(image: Image, what: str) -> NDArray[np.uint8]:
@@ -116,7 +116,7 @@ def from_pil(image: Image, what: str) -> NDArray[np.uint8]:
     if image.mode.startswith("I;16"):
         return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[None]
     if image.mode in ("I", "F"):
-        raise BadInput(f"{what} has pixels of mode {image.mode}, wanted 8 or 16 bits a channel.")
+        raise BadInput(f"{what} must have 8 or 16 bits per channel, got mode {image.mode}")
     gray = image.mode in ("1", "L", "LA", "La")
     pixels = np.array(image.convert("L" if gray else "RGB"), dtype=np.uint8)
     return pixels[None] if gray else np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -133,7 +133,7 @@ def size_of(path: Path) -> tuple[int, int]:
         *(OSError, ValueError, SyntaxError, EOFError, struct.error),
         Image.DecompressionBombError,
     ) as error:
-        raise BadInput(f"{path} is not a readable picture: {_said(error)}.") from error
+        raise BadInput(f"{path} is not a readable picture: {_said(error)}") from error
 
 
 def check_one_size(paths: Sequence[Path]) -> None:
@@ -144,7 +144,7 @@ def check_one_size(paths: Sequence[Path]) -> None:
         if size != first:
             raise BadInput(
                 f"the pictures differ in size, {paths[0]} is {first[0]}x{first[1]} and {path} is "
-                f"{size[0]}x{size[1]}: give a size, and all are cropped and resized to that square."
+                f"{size[0]}x{size[1]}: give a size, and all are cropped and resized to that square"
             )
 
 
@@ -167,7 +167,7 @@ def fit(
         channels: 1 turns color to luma (ITU-R 601), 3 repeats grayscale.
     """
     if channels not in (None, 1, 3):
-        raise BadInput(f"channels is {channels}, wanted 1 or 3.")
+        raise BadInput(f"channels must be 1 or 3, got {channels}")
     if channels == 1 and image.shape[0] == 3:
         luma = np.tensordot(LUMA, image.astype(np.float32), axes=1)[None]
         image = np.rint(luma).astype(np.uint8) if image.dtype == np.uint8 else luma
@@ -176,12 +176,12 @@ def fit(
     if crop is not None:
         if crop < 1 or crop > min(image.shape[1:]):
             raise BadInput(
-                f"crop is {crop}, but {what} is {image.shape[2]}x{image.shape[1]} pixels."
+                f"crop is {crop}, but {what} has {image.shape[2]}x{image.shape[1]} pixels"
             )
         image = _centre(image, crop)
     if size is not None:
         if size < 1:
-            raise BadInput(f"size is {size}, wanted a positive number of pixels.")
+            raise BadInput(f"size must be a positive number of pixels, got {size}")
         image = _resize(_centre(image, min(image.shape[1:])), size)
     return image
 
@@ -216,7 +216,7 @@ def _ends(array: NDArray[Any], what: str) -> tuple[float, float]:
     parts = [array[start : start + rows] for start in range(0, len(array), rows)]
     ends = [(float(part.min()), float(part.max())) for part in parts]
     if not all(math.isfinite(low) and math.isfinite(high) for low, high in ends):
-        raise BadInput(f"{what} has NaN or infinite pixels, wanted finite values.")
+        raise BadInput(f"{what} has NaN or infinite pixels")
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 

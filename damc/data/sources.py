@@ -104,7 +104,7 @@ class ItemStore:
         if item.shape != self.shape or item.dtype != self._dtype:
             raise BadInput(
                 f"{self._called(i)} is {item.dtype} {item.shape} but {self._called(0)} is "
-                f"{self._dtype} {self.shape}: give size= and channels= to make them alike."
+                f"{self._dtype} {self.shape}: give size= and channels= to make them equal"
             )
         return item
 
@@ -132,16 +132,16 @@ def from_path(path: Path, split: str, shaping: Shaping) -> Loaded:
         folder, divided = pictures.split_folder(path, split)
         if folder is None:
             here = [name for name in pictures.SPLIT_FOLDERS if (path / name).is_dir()]
-            raise BadInput(f"{path} has no sub-folder {split!r}, only {', '.join(here)}.")
+            raise BadInput(f"{path} has no sub-folder {split!r}, only {', '.join(here)}")
         if not divided:
             check_undivided(split, f"{path}, without sub-folders train and test,")
         paths = pictures.list_pictures(folder)
         if not paths:
             suffixes = ", ".join(pictures.PICTURE_SUFFIXES)
-            raise BadInput(f"{folder} holds no pictures, wanted files that end in {suffixes}.")
+            raise BadInput(f"{folder} contains no pictures: files must end in {suffixes}")
         return from_files(paths, path.name, "", shaping)
     if not path.exists():
-        raise BadInput(f"{path} does not exist, wanted a file or a folder of images.")
+        raise BadInput(f"{path} does not exist: give a file or a folder of images")
     check_undivided(split, str(path))
     if path.suffix.lower() in pictures.PICTURE_SUFFIXES:
         return from_files([path], path.name, "", shaping)
@@ -202,7 +202,7 @@ def from_items(items: Any, name: str, shaping: Shaping, labels: Tensor | None = 
     """A list of pictures, or a map-style data set whose items are `x` or `(x, y)`."""
     count = len(items)
     if not count:
-        raise BadInput(f"the {name} given is empty, wanted images.")
+        raise BadInput(f"the {name} given is empty")
     # Floats in [0, 1] and in [-1, 1] look alike in one dark picture, so several are asked.
     probes = sorted({int(i) for i in np.linspace(0, count - 1, min(count, 64))})
     arranged = [_item(items[i], f"item {i} of {name}") for i in probes]
@@ -213,7 +213,7 @@ def from_items(items: Any, name: str, shaping: Shaping, labels: Tensor | None = 
         if own_low < low:
             raise BadInput(
                 f"item {i} of {name} has negative values, but {len(probes)} others lie in [0, 1]: "
-                "give all as floats in [-1, 1], or all in [0, 1], or as uint8."
+                "give all as floats in [-1, 1], or all in [0, 1], or as uint8"
             )
         return _one(ArrayStore(image, low), 0)
 
@@ -230,7 +230,7 @@ def from_hub(source: str, split: str, shaping: Shaping) -> Loaded:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise BadInput(f"{source} needs the extra hub: pip install 'damc[hub]'.") from error
+        raise BadInput(f"{source} needs the extra hub: pip install 'damc[hub]'") from error
     try:
         held = load_dataset(
             source.removeprefix("hub:"), split="train+test" if split == "all" else split
@@ -239,7 +239,7 @@ def from_hub(source: str, split: str, shaping: Shaping) -> Loaded:
         raise BadInput(f"{source} cannot be loaded: {' '.join(str(error).split())}") from error
     column = next((name for name in ("image", "img") if name in held.column_names), None)
     if column is None:
-        raise BadInput(f"{source} has columns {held.column_names}, wanted one named image or img.")
+        raise BadInput(f"{source} must have a column image or img, got {held.column_names}")
     labels = None
     if "label" in held.column_names:
         labels = torch.tensor(list(held["label"]), dtype=torch.int64)
@@ -268,7 +268,7 @@ def _shaped(
     keep: bool,
 ) -> ItemStore:
     # A grayscale picture among color ones is repeated; a color one among grayscale is refused,
-    # for which of the two is wanted only the user knows.
+    # since only the user knows which of the two is right.
     channels = shaping["channels"] or (3 if fetch(0).shape[0] == 3 else None)
 
     def shaped(i: int) -> NDArray[Any]:
@@ -295,8 +295,8 @@ def _item(item: Any, what: str) -> pictures.Arranged:
     shape = tuple(getattr(x, "shape", ()))
     if not isinstance(x, np.ndarray) or len(shape) not in (2, 3):
         raise BadInput(
-            f"{what} is a {type(x).__name__} of shape {shape}, wanted one picture: a tensor or "
-            "array (C, H, W), (H, W, C) or (H, W), or a Pillow image."
+            f"{what} must be a tensor or array (C, H, W), (H, W, C) or (H, W), or a Pillow image, "
+            f"got a {type(x).__name__} of shape {shape}"
         )
     return pictures.arrange(x[None], what)
 
@@ -322,6 +322,4 @@ def _labels_of(source: Any) -> Tensor | None:
 def check_undivided(split: str, what: str) -> None:
     """Refuse a test split of what has none: it would be the images that were trained on."""
     if split not in ("train", "all"):
-        raise BadInput(
-            f"{what} has no split {split!r}: give those images as a source of their own."
-        )
+        raise BadInput(f"{what} has no split {split!r}: give those images as a source of their own")

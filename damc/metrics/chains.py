@@ -31,7 +31,7 @@ def ess(trace: Tensor) -> Tensor:
 
 
 def rhat(trace: Tensor) -> Tensor:
-    """Rank-normalized split R-hat for each coordinate: 1 when all chains tell the same story.
+    """Rank-normalized split R-hat for each coordinate: 1 if all chains agree.
 
     Above 1.01 the chains have not mixed (Vehtari et al., 2021).
 
@@ -42,18 +42,17 @@ def rhat(trace: Tensor) -> Tensor:
         One value for each coordinate, (d,), float64.
     """
     if trace.ndim == 3 and trace.shape[1] < 2:
-        raise BadInput("R-hat compares chains, so at least 2 are wanted, but the trace holds 1.")
+        raise BadInput("R-hat compares chains, so the trace must have at least 2, got 1")
     return _each_coordinate("rhat", trace)
 
 
 def _each_coordinate(name: str, trace: Tensor) -> Tensor:
     if trace.ndim != 3 or trace.shape[0] < 4 or 0 in trace.shape:
         raise BadInput(
-            "a trace wants the shape (T, B, d) with at least 4 steps, "
-            f"but {tuple(trace.shape)} was given."
+            f"trace must have the shape (T, B, d) with at least 4 steps, got {tuple(trace.shape)}"
         )
     if not bool(trace.isfinite().all()):
-        raise BadInput("the trace holds NaN or infinity; finite points are wanted.")
+        raise BadInput("trace must be finite, got NaN or infinity")
     diagnostic = getattr(_arviz(), name)
     # arviz reads (chain, draw) arrays.
     chains = trace.detach().cpu().double().permute(2, 1, 0).contiguous().numpy()
@@ -68,6 +67,6 @@ def _arviz() -> Any:
             import arviz
     except ImportError as error:
         raise BadInput(
-            "chain diagnostics need arviz, which is not installed: pip install 'damc[diagnostics]'."
+            "chain diagnostics need arviz, which is not installed: pip install 'damc[diagnostics]'"
         ) from error
     return arviz

@@ -14,10 +14,10 @@ from damc.errors import BadInput
 
 @dataclass(frozen=True)
 class Detection:
-    """All detection numbers of one set of scores, with what they must be compared to."""
+    """All detection metrics of one set of scores, with the values to compare them with."""
 
     auprc: float
-    """Area under the precision-recall curve by the trapezoid rule, as the papers report it."""
+    """Area under the precision-recall curve by the trapezoidal rule, as the papers report it."""
     average_precision: float
     """The same area as a sum of steps, which does not interpolate between thresholds."""
     auroc: float
@@ -31,7 +31,7 @@ class Detection:
 
 
 def detection_scores(labels: Tensor, scores: Tensor) -> Detection:
-    """Every number of this module at once.
+    """All metrics of this module at once.
 
     Args:
         labels: 1 or True for an anomaly, 0 or False for a normal point, (n,).
@@ -51,7 +51,7 @@ def detection_scores(labels: Tensor, scores: Tensor) -> Detection:
 
 
 def auprc(labels: Tensor, scores: Tensor) -> float:
-    """Area under the precision-recall curve, by the trapezoid rule.
+    """Area under the precision-recall curve, by the trapezoidal rule.
 
     The MNIST anomaly tables of the paper and its peers are computed this way. It joins the points
     of the curve by straight lines, so with many equal scores it is too high: scores that are all
@@ -99,12 +99,10 @@ def lowest_auprc(prevalence: float) -> float:
 
     Even the worst ranking, all anomalies last, has some precision at full recall (Boyd et al.,
     Unachievable region in precision-recall space, 2012). A published value below this bound
-    belongs to another test set.
+    was computed on a different test set.
     """
     if not 0 < prevalence <= 1:
-        raise BadInput(
-            f"the prevalence is {prevalence:g}, but a share above 0 and up to 1 is wanted."
-        )
+        raise BadInput(f"prevalence must lie in (0, 1], got {prevalence:g}")
     if prevalence == 1:
         return 1.0
     return 1 + (1 - prevalence) / prevalence * math.log1p(-prevalence)
@@ -118,17 +116,17 @@ def _check(labels: Tensor, scores: Tensor) -> tuple[int, int]:
     """The number of anomalies and of points, once labels and scores are known to be usable."""
     if labels.ndim != 1 or labels.shape != scores.shape:
         raise BadInput(
-            "labels and scores want one shape (n,), "
-            f"but they have {tuple(labels.shape)} and {tuple(scores.shape)}."
+            "labels and scores must have one shape (n,), "
+            f"got {tuple(labels.shape)} and {tuple(scores.shape)}"
         )
     if not bool(((labels == 0) | (labels == 1)).all()):
-        raise BadInput("labels want to be 0 (normal) or 1 (anomaly), but other values were given.")
+        raise BadInput("labels must be 0 (normal) or 1 (anomaly), got other values")
     if not bool(scores.isfinite().all()):
-        raise BadInput("the scores hold NaN or infinity; finite scores are wanted.")
+        raise BadInput("scores must be finite, got NaN or infinity")
     anomalies, n = int(labels.sum()), len(labels)
     if not 0 < anomalies < n:
         raise BadInput(
-            f"{anomalies} of {n} labels are anomalies, "
-            "but at least one anomaly and one normal point are wanted."
+            "labels must have at least one anomaly and one normal point, "
+            f"got {anomalies} anomalies of {n}"
         )
     return anomalies, n

@@ -47,20 +47,20 @@ class Features:
             values = self.network(images)
         if values.shape != (len(images), self.dim):
             raise BadInput(
-                f"the feature network {self.name} gave the shape {tuple(values.shape)}, "
-                f"but {(len(images), self.dim)} is wanted."
+                f"features of {self.name} must have the shape {(len(images), self.dim)}, "
+                f"got {tuple(values.shape)}"
             )
         return values
 
 
 def inception_file(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where the Inception network lies; `BadInput` if it is not there."""
+    """The path of the Inception network; `BadInput` if there is no such file."""
     where = path or os.environ.get("DAMC_INCEPTION") or Path.home() / ".cache" / "damc" / _FILE
     file = Path(where).expanduser()
     if not file.is_file():
         raise BadInput(
             f"there is no Inception network at {file}; give its path, set DAMC_INCEPTION, "
-            "or use pixel-pca features, which need no file."
+            "or use pixel-pca features, which need no file"
         )
     return file
 
@@ -89,8 +89,8 @@ def inception(
     found = hashlib.sha256(content).hexdigest()
     if found != INCEPTION_SHA256:
         raise BadInput(
-            f"{file} has the SHA-256 {found[:12]}..., but the known {_FILE} with "
-            f"{INCEPTION_SHA256[:12]}... is wanted; other TorchScript files are not opened."
+            f"{file} must be {_FILE} with the SHA-256 {INCEPTION_SHA256[:12]}..., "
+            f"got {found[:12]}...; other TorchScript files are not opened"
         )
     with warnings.catch_warnings():
         # torch.jit.load is marked as deprecated, but the network exists in no other format.
@@ -101,7 +101,7 @@ def inception(
 
     def pool3(x: Tensor) -> Tensor:
         if x.shape[1] not in (1, 3):
-            raise BadInput(f"Inception wants images of 1 or 3 channels, but got {x.shape[1]}.")
+            raise BadInput(f"images for Inception must have 1 or 3 channels, got {x.shape[1]}")
         x = x.to(device or torch.device("cpu"), torch.float32).clamp(-1, 1)
         x = x.expand(-1, 3, -1, -1)
         x = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False)
@@ -138,8 +138,8 @@ def pixel_pca(images: Tensor, dim: int = 64, *, side: int = 32) -> Features:
     n, pixels = x.shape
     if not 1 <= dim <= min(n - 1, pixels):
         raise BadInput(
-            f"{dim} pixel-PCA features want at least {dim + 1} images of at least {dim} pixels, "
-            f"but got {n} images of {pixels}."
+            f"{dim} pixel-PCA features need at least {dim + 1} images of at least {dim} pixels, "
+            f"got {n} images of {pixels}"
         )
     mean = x.mean(0)
     covariance = (x - mean).T @ (x - mean) / (n - 1)
@@ -147,9 +147,7 @@ def pixel_pca(images: Tensor, dim: int = 64, *, side: int = 32) -> Features:
     variances, vectors = eigh(covariance.cpu().numpy(), subset_by_index=top)
     if variances[0] <= 1e-10 * variances[-1]:
         rank = int((variances > 1e-10 * variances[-1]).sum())
-        raise BadInput(
-            f"the images vary in only {rank} directions, but {dim} pixel-PCA features are wanted."
-        )
+        raise BadInput(f"{dim} pixel-PCA features need as many directions of variation, got {rank}")
     basis = torch.from_numpy(vectors / variances**0.5).to(x)
     digest = hashlib.sha256(mean.cpu().numpy().tobytes() + basis.cpu().numpy().tobytes())
     shape = tuple(images.shape[1:])
@@ -157,8 +155,8 @@ def pixel_pca(images: Tensor, dim: int = 64, *, side: int = 32) -> Features:
     def project(y: Tensor) -> Tensor:
         if tuple(y.shape[1:]) != shape:
             raise BadInput(
-                f"these features were fitted on images of shape {shape}, "
-                f"but images of shape {tuple(y.shape[1:])} were given."
+                f"images must have the shape {shape} that these features were fitted on, "
+                f"got {tuple(y.shape[1:])}"
             )
         return (_shrink(y, side).to(mean.device) - mean) @ basis
 
@@ -182,10 +180,10 @@ def _shrink(x: Tensor, side: int) -> Tensor:
 def _check_images(images: Tensor) -> None:
     if images.ndim != 4 or not images.is_floating_point() or len(images) == 0:
         raise BadInput(
-            "images want to be floats in [-1, 1] of shape (B, C, H, W), "
-            f"but {images.dtype} of shape {tuple(images.shape)} was given."
+            "images must be floats in [-1, 1] of shape (B, C, H, W), "
+            f"got {images.dtype} of shape {tuple(images.shape)}"
         )
     low, high = (float(v) for v in images.aminmax())
     # Samples may overshoot a little; 0..255 or standardized images are a mistake.
     if not -2 <= low <= high <= 2:
-        raise BadInput(f"images want to lie in [-1, 1], but these lie in [{low:g}, {high:g}].")
+        raise BadInput(f"images must lie in [-1, 1], got [{low:g}, {high:g}]")

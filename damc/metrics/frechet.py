@@ -82,8 +82,8 @@ def distances(samples: Statistics, real: Statistics, *, split: str) -> tuple[Dis
     features = real.features
     if samples.features.hash != features.hash:
         raise BadInput(
-            "two sets of images are compared on one feature network, "
-            f"but these are on {samples.features.name} and {features.name} with different weights."
+            "two sets of images must be compared on the same feature network, "
+            f"got {samples.features.name} and {features.name} with different weights"
         )
     official = features.name.startswith("inception")
     value = frechet_distance(samples.mean, samples.covariance, real.mean, real.covariance)
@@ -147,8 +147,8 @@ def kernel_distance(a: Tensor, b: Tensor) -> tuple[float, float]:
     """
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 3:
         raise BadInput(
-            "a kernel distance wants (n, d) and (m, d) features of at least 3 images each, "
-            f"but got {tuple(a.shape)} and {tuple(b.shape)}."
+            "a kernel distance needs (n, d) and (m, d) features of at least 3 images each, "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     a, b = a.double(), b.double()
     n, m = len(a), len(b)
@@ -185,7 +185,7 @@ def statistics(
         y = features(batch).cpu().double()
         if not bool(y.isfinite().all()):
             raise Diverged(
-                f"the {features.name} features of images {n} to {n + len(y)} are not finite."
+                f"the {features.name} features of images {n} to {n + len(y)} are not finite"
             )
         if n < _KEPT:
             kept.append(y[: _KEPT - n].float())
@@ -196,7 +196,7 @@ def statistics(
         products += y.T @ y
         n += len(y)
     if shift is None or n < 3:
-        raise BadInput(f"distances between sets of images want at least 3 images, but got {n}.")
+        raise BadInput(f"distances between sets of images need at least 3 images, got {n}")
     mean = total / n
     covariance = (products - n * torch.outer(mean, mean)) / (n - 1)
     return Statistics(n, mean + shift, covariance, torch.cat(kept), features)
@@ -217,8 +217,8 @@ def cached_statistics(
     """
     if isinstance(images, Iterator):
         raise BadInput(
-            "cached statistics read the images twice, so a tensor, list or loader is wanted, "
-            "but an iterator was given."
+            "cached statistics read the images twice, so images must be a tensor, list or loader, "
+            "got an iterator"
         )
     digest = hashlib.sha256(f"1 {features.name} {features.hash}".encode())
     for batch in _batches(images, batch_size):
@@ -235,7 +235,7 @@ def cached_statistics(
 
 def _batches(images: Tensor | Iterable[Tensor], batch_size: int) -> Iterator[Tensor]:
     if batch_size < 1:
-        raise BadInput(f"batch_size is {batch_size}, but at least 1 is wanted.")
+        raise BadInput(f"batch_size must be at least 1, got {batch_size}")
     for part in [images] if isinstance(images, Tensor) else images:
         yield from torch.split(part, batch_size)
 

@@ -24,8 +24,8 @@ def mse(x: Tensor, y: Tensor) -> Tensor:
     """
     if x.shape != y.shape or x.ndim < 2 or x.numel() == 0:
         raise BadInput(
-            "two batches of images of one shape (B, C, H, W) are wanted, "
-            f"but got {tuple(x.shape)} and {tuple(y.shape)}."
+            "x and y must be images of one shape (B, C, H, W), "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}"
         )
     return (x - y).square().flatten(1).mean(1)
 

@@ -1,6 +1,6 @@
 """Two-sample tests: do two sets of points come from one distribution?
 
-Three answers, from the most telling to the cheapest: the accuracy of trained classifiers
+Three answers, from the most powerful to the cheapest: the accuracy of trained classifiers
 (`c2st`), the energy distance and the squared maximum mean discrepancy (`mmd`). The last two get a
 p-value from `permutation_test`.
 """
@@ -37,7 +37,7 @@ def c2st(
 
     0.5 means that neither can tell them apart, 1 that one always can (Lopez-Paz and Oquab,
     Revisiting classifier two-sample tests, 2017). The network sees smooth differences and the trees
-    local ones, such as the width of each of many modes, so the larger value flatters least.
+    local ones, such as the width of each of many modes; the larger value is the safer one.
 
     When both sets come from one distribution each accuracy has mean 0.5 and a standard deviation of
     about `0.7 / sqrt(2 n)`; the larger of the two then lies a little above 0.5. Print the value of
@@ -46,14 +46,14 @@ def c2st(
     Args:
         a: the first points, (n, d).
         b: the second points, (n, d).
-        folds: parts of the cross-validation; no classifier judges a point that it was trained on.
+        folds: of the cross-validation; no classifier is tested on its training points.
         hidden: units in each of the network's two hidden layers.
         epochs: the network's passes over the data.
         generator: random numbers for folds, weights, batches and trees.
     """
     if a.ndim != 2 or b.ndim != 2:
         raise BadInput(
-            f"c2st wants two (n, d) tensors, but got {tuple(a.shape)} and {tuple(b.shape)}."
+            f"a and b must have the shape (n, d), got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     many = c2st_many(
         a[None], b[None], folds=folds, hidden=hidden, epochs=epochs, generator=generator
@@ -84,14 +84,14 @@ def c2st_many(
     """
     if a.ndim != 3 or a.shape != b.shape:
         raise BadInput(
-            "a classifier two-sample test wants as many points in a as in b, of one dimension, "
-            f"but got {tuple(a.shape)} and {tuple(b.shape)}."
+            "a and b must have as many points as each other, of one dimension, "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     groups, n, _ = a.shape
     if not 2 <= folds <= n:
-        raise BadInput(f"folds is {folds}, but wants to lie between 2 and the {n} points of a set.")
+        raise BadInput(f"folds must lie between 2 and the {n} points of a set, got {folds}")
     if epochs < 1 or hidden < 1:
-        raise BadInput(f"epochs and hidden want to be at least 1, but are {epochs} and {hidden}.")
+        raise BadInput(f"epochs and hidden must be at least 1, got {epochs} and {hidden}")
     _check_finite(a, b)
 
     # Callers often measure under no_grad or inference_mode; the classifiers train all the same.
@@ -179,7 +179,7 @@ def permutation_test(
         the null is uniform over its grid.
     """
     if permutations < 1:
-        raise BadInput(f"permutations is {permutations}, but at least 1 is wanted.")
+        raise BadInput(f"permutations must be at least 1, got {permutations}")
     pooled, member = _pool(a, b)
     draws = torch.rand((permutations, len(pooled)), generator=generator, device=_home(generator, a))
     order = draws.argsort(1).to(a.device)
@@ -239,8 +239,8 @@ def _distance_kernel(x: Tensor, y: Tensor) -> Tensor:
 def _gaussian_kernel(bandwidth: float) -> Kernel:
     if not (math.isfinite(bandwidth) and bandwidth > 0):
         raise BadInput(
-            f"the kernel's bandwidth is {bandwidth:g}, but a positive number is wanted "
-            "(the median distance is 0 when most points are copies of each other)."
+            f"bandwidth must be positive, got {bandwidth:g} "
+            "(the median distance is 0 if most points are copies of each other)"
         )
     return lambda x, y: torch.cdist(x, y).square_().mul_(-0.5 / bandwidth**2).exp_()
 
@@ -254,8 +254,8 @@ def _pool(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets in one float64 tensor, (n + m, d), and 1 for the points of a, 0 for those of b."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise BadInput(
-            "a two-sample test wants (n, d) and (m, d) tensors of at least 2 points each, "
-            f"but got {tuple(a.shape)} and {tuple(b.shape)}."
+            "a and b must have the shapes (n, d) and (m, d) with at least 2 points each, "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     _check_finite(a, b)
     pooled = torch.cat([a, b]).detach().double()
@@ -267,9 +267,7 @@ def _pool(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _check_finite(a: Tensor, b: Tensor) -> None:
     for name, points in (("first", a), ("second", b)):
         if not bool(points.isfinite().all()):
-            raise BadInput(
-                f"the {name} set of points holds NaN or infinity; finite points are wanted."
-            )
+            raise BadInput(f"the {name} set of points must be finite, got NaN or infinity")
 
 
 def _home(generator: torch.Generator | None, like: Tensor) -> torch.device:

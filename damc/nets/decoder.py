@@ -155,7 +155,7 @@ def mlp_decoder(
         last: name of the activation at the end; None leaves the output unbounded, for vectors.
     """
     if not shape:
-        raise BadInput("shape is (); it must name at least one dimension")
+        raise BadInput("shape must have at least one dimension, got ()")
     check_positive(latent_dim=latent_dim, shape=shape, hidden=hidden)
     net = mlp((latent_dim, *hidden, math.prod(shape)), activation, last)
     return nn.Sequential(*net, nn.Unflatten(1, tuple(shape)))
@@ -286,7 +286,7 @@ def _up_layers(
         inputs, size = outputs, (size[0] * stride[0], size[1] * stride[1])
     if crop is not None and crop != size:
         if crop[0] > size[0] or crop[1] > size[1]:
-            raise BadInput(f"crop is {crop}; the rows make maps of {size}, which are smaller")
+            raise BadInput(f"crop must be at most the size of the last map, {size}, got {crop}")
         layers.insert(-1, Crop(crop))
     return layers
 
@@ -304,26 +304,22 @@ def _up_layer(row: UpLayer, inputs: int, outputs: int) -> list[nn.Module]:
 def _check_rows(rows: Sequence[UpLayer]) -> None:
     """Raise `BadInput` unless the rows describe a decoder: a first map, then layers that fit."""
     if len(rows) < 2:
-        raise BadInput(f"a decoder got {len(rows)} rows; it needs a first map and a layer after it")
+        raise BadInput(f"rows must be a first map and at least one layer, got {len(rows)} rows")
     if any(row.channels is None for row in rows[:-1]) or rows[-1].channels is not None:
         raise BadInput("channels of the last row, and of no other, must be None (the image's)")
     check_positive(kernel=pair(rows[0].kernel), stride=pair(rows[0].stride))
     if pair(rows[0].stride) != (1, 1):
-        raise BadInput(
-            f"the first row has stride {rows[0].stride}; a single point has no stride but 1"
-        )
+        raise BadInput(f"stride of the first row must be 1, got {rows[0].stride}")
     for row in rows[:-1]:
         check_positive(channels=row.channels or 0)
     for row in rows[1:]:
         kernel, stride = pair(row.kernel), pair(row.stride)
         check_positive(kernel=kernel, stride=stride)
         if row.form == "shuffle" and (stride[0] != stride[1] or kernel[0] % 2 + kernel[1] % 2 < 2):
-            raise BadInput(f"{row} cannot be built; shuffle wants one stride and an odd kernel")
+            raise BadInput(f"a shuffle row must have one stride and an odd kernel, got {row}")
         if row.form == "transposed" and any(
             k < s or (k - s) % 2 for k, s in zip(kernel, stride, strict=True)
         ):
-            raise BadInput(
-                f"{row} cannot be built; its kernel must exceed its stride by an even number"
-            )
+            raise BadInput(f"kernel of a row must exceed its stride by an even number, got {row}")
         if row.form not in ("transposed", "shuffle"):
-            raise BadInput(f"form is {row.form!r}; it must be transposed or shuffle")
+            raise BadInput(f"form must be transposed or shuffle, got {row.form!r}")

@@ -125,7 +125,7 @@ def mlp_encoder(
 ) -> nn.Sequential:
     """A fully connected encoder from `(B, *shape)`, images or plain vectors, to `(B, nemb)`."""
     if not shape:
-        raise BadInput("shape is (); it must name at least one dimension")
+        raise BadInput("shape must have at least one dimension, got ()")
     check_positive(shape=shape, hidden=hidden, nemb=nemb)
     return nn.Sequential(nn.Flatten(), *mlp((math.prod(shape), *hidden, nemb), activation))
 
@@ -133,11 +133,13 @@ def mlp_encoder(
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """The three sizes (C, H, W) of an image shape, checked: H and W of 4 or more."""
     if len(shape) != 3:
-        raise BadInput(f"shape is {tuple(shape)}; an image shape is (channels, height, width)")
+        raise BadInput(f"shape must be (channels, height, width), got {tuple(shape)}")
     check_positive(shape=shape)
     channels, high, wide = shape
     if min(high, wide) < 4:
-        raise BadInput(f"images are {high} x {wide}; convolutional networks want 4 x 4 or more")
+        raise BadInput(
+            f"images must be at least 4 x 4 for convolutional networks, got {high} x {wide}"
+        )
     return channels, high, wide
 
 

@@ -1,7 +1,7 @@
-"""Judges: networks that look at images, or at images and latent points together.
+"""Critics: networks that score images, or images together with latent points.
 
 A critic sees images through the same layers as the encoder, without their normalization: a layer
-that rescales each image hides how bright and how strong it is, which a critic must see.
+that rescales each image would hide its brightness and contrast from the critic.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SLOPE = 0.2
 
 
 class Joint(nn.Module):
-    """Pairs of an image and a latent point to one number: do they belong together?
+    """The critic of pairs: from an image and a latent point to one logit.
 
     Args:
         trunk: images `(B, C, H, W)` to `(B, embedding)`.
-        embedding: size of what the trunk gives.
+        embedding: size of the trunk's output.
         latent_dim: dimension d of z.
         hidden: sizes of the layers that see image and point together; by default two as wide as
             the embedding, 256 at least. Whether the two belong together shows only here.
@@ -48,8 +48,8 @@ class Joint(nn.Module):
         self.trunk = nn.Sequential(trunk, nn.LeakyReLU(SLOPE))
         self.pair = mlp((embedding + latent_dim, *hidden), last="lrelu", slope=SLOPE)
         self.logit = nn.Linear(hidden[-1], 1)
-        # torch's own initial weights shrink what passes: the image, which comes through more layers
-        # than the point, would hardly be seen beside it.
+        # torch's default initial weights shrink activations: features of the image, which passes
+        # through more layers than the point, would be too small beside it.
         self.apply(keep_variance)
 
     def forward(
@@ -101,7 +101,7 @@ def without_norm(encoder: nn.Module) -> nn.Sequential:
 
 
 def keep_variance(layer: nn.Module) -> None:
-    """Draws a layer's weights anew so that what passes keeps its size (He et al. 2015)."""
+    """Initializes a layer so that the variance of its input is kept (He et al. 2015)."""
     if isinstance(layer, nn.Linear | nn.Conv2d):
         nn.init.kaiming_normal_(layer.weight, SLOPE)
         if layer.bias is not None:

@@ -18,13 +18,13 @@ ACTIVATIONS: dict[str, Callable[[float], nn.Module]] = {
     "silu": lambda slope: nn.SiLU(),
     "tanh": lambda slope: nn.Tanh(),
 }
-"""What stands between two layers, by name; `slope` matters to "lrelu" alone."""
+"""Activations between layers, by name; only "lrelu" uses `slope`."""
 
 
 def activation_layer(name: str, slope: float = 0.2) -> nn.Module:
     """A new activation layer: one of "lrelu", "relu", "gelu", "silu", "tanh"."""
     if name not in ACTIVATIONS:
-        raise BadInput(f"activation is {name!r}; it must be one of {', '.join(ACTIVATIONS)}")
+        raise BadInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
     return ACTIVATIONS[name](slope)
 
 
@@ -49,7 +49,7 @@ def mlp(
     [(200, 8), (200,), (1, 200), (1,)]
     """
     if len(sizes) < 2:
-        raise BadInput(f"sizes is {tuple(sizes)}; an MLP needs an input size and an output size")
+        raise BadInput(f"sizes must be at least an input and an output size, got {tuple(sizes)}")
     check_positive(sizes=sizes)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -61,8 +61,8 @@ def mlp(
 
 
 def check_positive(**named: int | Sequence[int]) -> None:
-    """Raise `BadInput`, by name, unless every number given is a whole number above zero."""
+    """Raise `BadInput`, by name, unless all numbers are positive integers."""
     for name, value in named.items():
         numbers = [value] if isinstance(value, int) else list(value)
         if any(not isinstance(n, int) or n < 1 for n in numbers):
-            raise BadInput(f"{name} is {value}; it must be made of whole numbers of 1 or more")
+            raise BadInput(f"{name} must be positive whole numbers, got {value}")

@@ -30,7 +30,7 @@ class Networks:
         encoder: {"kind": "conv", "rows": a name in `damc.nets.ENCODERS`, "width": nif} or
             {"kind": "mlp", "hidden": ...}.
         energy: hidden sizes of the energy MLP; None for a Gaussian prior.
-        embedding: size of what the encoder gives.
+        embedding: size of the encoder's output.
         amortizer: options of `damc.Amortizer`.
     """
 
@@ -43,7 +43,7 @@ class Networks:
     amortizer: Description = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
+        c, h, w = self.shape  # JSON makes it a list
         object.__setattr__(self, "shape", (c, h, w))
 
     def build_decoder(self) -> nn.Module:
@@ -58,7 +58,7 @@ class Networks:
             return nets.mlp_conv_decoder(self.latent_dim, self.shape, rows, **options)
         if kind == "mlp":
             return nets.mlp_decoder(self.latent_dim, self.shape, **options)
-        raise BadInput(f"a decoder's kind is conv, hybrid or mlp, got {kind!r}")
+        raise BadInput(f"kind of a decoder must be conv, hybrid or mlp, got {kind!r}")
 
     def build_encoder(self) -> nn.Module:
         """Images to embeddings, the condition of the amortizer."""
@@ -70,7 +70,7 @@ class Networks:
             return nets.conv_encoder(self.shape, rows, size, **options)
         if kind == "mlp":
             return nets.mlp_encoder(self.shape, nemb=size, **options)
-        raise BadInput(f"an encoder's kind is conv or mlp, got {kind!r}")
+        raise BadInput(f"kind of an encoder must be conv or mlp, got {kind!r}")
 
     def build_energy(self) -> nn.Module | None:
         """The energy of the prior, or None for a Gaussian one."""
@@ -85,6 +85,6 @@ class Networks:
 
     def build_model(self, sigma: float, *, energy: bool = True) -> LatentModel:
         """Energy and decoder in one; without `energy` the prior stays Gaussian."""
-        # The order of building is part of what a seed means.
+        # The order of building decides which weights a seed gives.
         built = self.build_energy() if energy else None
         return LatentModel(self.build_decoder(), built, self.latent_dim, sigma)

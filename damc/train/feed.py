@@ -47,15 +47,15 @@ def batches(
             the whole batch, so it does not depend on `world`.
     """
     if batch_size < 1:
-        raise BadInput(f"batch_size is {batch_size}, wanted at least 1.")
+        raise BadInput(f"batch_size must be at least 1, got {batch_size}")
     if start < 0:
-        raise BadInput(f"start is {start}, wanted the number of a batch, 0 or more.")
+        raise BadInput(f"start must be the number of a batch, 0 or more, got {start}")
     _check_rank(rank, world)
     if batch_size % world:
-        raise BadInput(f"batch_size is {batch_size}, wanted a multiple of the {world} processes.")
+        raise BadInput(f"batch_size must be a multiple of the {world} processes, got {batch_size}")
     size = min(batch_size, len(images)) // world * world
     if not size:
-        raise BadInput(f"{images.name} has {len(images)} images, fewer than the {world} processes.")
+        raise BadInput(f"{images.name} has {len(images)} images, fewer than the {world} processes")
     return _batches(images, size, seed, start, rank, world, flip)
 
 
@@ -76,8 +76,8 @@ class Stream:
     ) -> None:
         if not callable(source) and not isinstance(source, Iterable):
             raise BadInput(
-                f"{name} is a {type(source).__name__}, wanted an iterable of batches or a function "
-                "that makes one."
+                f"{name} must be an iterable of batches or a function that makes one, "
+                f"got a {type(source).__name__}"
             )
         self.name = name
         self._source = source
@@ -98,10 +98,10 @@ class Stream:
             if shape is not None and x.shape[1:] != shape:
                 raise BadInput(
                     f"batch {k} of {self.name} has images of shape {tuple(x.shape[1:])}, "
-                    f"the first had {tuple(shape)}."
+                    f"the first had {tuple(shape)}"
                 )
             if len(x) < world:
-                raise BadInput(f"batch {k} of {self.name} has {len(x)} images for {world} ranks.")
+                raise BadInput(f"batch {k} of {self.name} has {len(x)} images for {world} ranks")
             shape = x.shape[1:]
             index = torch.arange(seen, seen + len(x))
             seen += len(x)
@@ -118,32 +118,36 @@ class Stream:
                 yield item
             if isinstance(self._source, Iterator):
                 raise BadInput(
-                    f"{self.name} ended after {drawn} batches and cannot be walked again: give a "
-                    "list, a DataLoader, or a function that makes a new iterator."
+                    f"{self.name} ended after {drawn} batches and cannot be iterated again: give a "
+                    "list, a DataLoader, or a function that makes a new iterator"
                 )
             if drawn == before:
-                raise BadInput(f"{self.name} gave no batches in epoch {epoch}.")
+                raise BadInput(f"{self.name} gave no batches in epoch {epoch}")
 
     def _image_batch(self, item: Any) -> Tensor:
         x = item[0] if isinstance(item, (tuple, list)) and item else item
         if not isinstance(x, Tensor):
-            raise BadInput(f"{self.name} gave a {type(x).__name__}, wanted a tensor of images.")
+            raise BadInput(
+                f"batches of {self.name} must be tensors of images, got a {type(x).__name__}"
+            )
         if x.ndim == 3:
             x = x[:, None]
         if x.ndim != 4 or not x.numel():
             raise BadInput(
-                f"{self.name} gave a batch of shape {tuple(x.shape)}, "
-                "wanted (B, C, H, W) or (B, H, W)."
+                f"batches of {self.name} must be (B, C, H, W) or (B, H, W), "
+                f"got shape {tuple(x.shape)}"
             )
         if x.dtype == torch.uint8:
             return x
         if not x.is_floating_point():
-            raise BadInput(f"{self.name} gave {x.dtype}, wanted uint8 or float in [-1, 1].")
+            raise BadInput(
+                f"batches of {self.name} must be uint8 or float in [-1, 1], got {x.dtype}"
+            )
         low, high = (float(end) for end in x.detach().aminmax())
         if not (low >= -1 and high <= 1):
             raise BadInput(
-                f"{self.name} gave values from {low:g} to {high:g}, "
-                "wanted uint8, or finite floats in [-1, 1]."
+                f"batches of {self.name} must be uint8, or finite floats in [-1, 1], "
+                f"got values from {low:g} to {high:g}"
             )
         return x
 
@@ -175,4 +179,6 @@ def _to_unit(x: Tensor) -> Tensor:
 
 def _check_rank(rank: int, world: int) -> None:
     if world < 1 or not 0 <= rank < world:
-        raise BadInput(f"rank is {rank} of {world} processes, wanted 0 <= rank < world.")
+        raise BadInput(
+            f"rank must be at least 0 and below {world}, the number of processes, got {rank}"
+        )

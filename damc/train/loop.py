@@ -95,7 +95,7 @@ def fit(
             f"{iterations}, {checkpoint_every}, {log_every} and {hook_every}"
         )
     if batch < 1:
-        raise BadInput(f"batch is {batch}, and at least 1 image is wanted")
+        raise BadInput(f"batch must be at least 1, got {batch}")
     if learner.iteration >= iterations and not _begun(run):
         raise BadInput(
             f"the learner has had {learner.iteration} iterations, and {iterations} counts them: "

@@ -19,7 +19,7 @@ MEMORY = "data.json"
 
 
 class Unseen(NamedTuple):
-    """Images to judge a run by: `kind` says which, `note` why they are not unseen after all."""
+    """Images to evaluate a run on: `kind` says which, `note` why, if they are not unseen."""
 
     images: Images
     kind: str
@@ -32,7 +32,7 @@ class Origin:
 
     Attributes:
         source: a name, path or Hub set, as `damc.data.load_images` takes it.
-        shape: (C, H, W) that the networks want.
+        shape: (C, H, W) of the networks.
         heldout: a class left out of training (`damc.data.heldout_split`), or None.
         resize: cut the center square of every image and resize it to `shape`.
         root: folder of the named data sets; None is the usual place.
@@ -85,12 +85,14 @@ class Origin:
         options: dict[str, Any] = {}
         if self.resize:
             if h != w:
-                raise BadInput(f"images are resized to squares only, the networks want {h}x{w}")
+                raise BadInput(
+                    f"images can be resized to squares only, but the networks need {h}x{w}"
+                )
             options = {"size": h, "channels": c}
         images = load_images(self.source, root=self.root, split=split, **options)
         if images.shape != self.shape:
             raise BadInput(
-                f"the images of {self.source} are {_times(images.shape)}, but the networks want "
+                f"the images of {self.source} are {_times(images.shape)}, but the networks need "
                 f"{_times(self.shape)} (channels x height x width): add --resize to make them so, "
                 "or take another preset"
             )

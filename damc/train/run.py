@@ -94,7 +94,7 @@ class Run:
         file = path / "config.json"
         with files.on_disk("read", file):
             if not path.is_dir():
-                raise BadInput(f"there is no folder {path}: a run folder is wanted")
+                raise BadInput(f"there is no folder {path}: give a run folder")
             if not file.is_file():
                 raise BadInput(f"{path} is not a run folder: it has no config.json")
             text = file.read_bytes()
@@ -149,7 +149,9 @@ class Run:
             keep: how many checkpoints stay.
         """
         if iteration < 0 or keep < 1:
-            raise BadInput(f"iteration {iteration} and keep {keep}: want at least 0 and 1")
+            raise BadInput(
+                f"iteration and keep must be at least 0 and 1, got {iteration} and {keep}"
+            )
         # Saving behind an intact checkpoint would hide the new one; behind a damaged one it is
         # the resume after `load` fell back, and the damaged one has to go.
         damaged = [later for later in self.checkpoints() if later > iteration]

@@ -131,7 +131,7 @@ def test_bad_input_is_one_sentence(
     refused(trained.folder, broken, said="a.png")
     refused(trained.folder, tmp_path / "wide.npy", said="1x8x9")
     refused(trained.folder, tmp_path / "nan.npy", said="NaN")
-    refused(trained.folder, tmp_path / "none", said="holds no pictures")
+    refused(trained.folder, tmp_path / "none", said="contains no pictures")
     refused(trained.folder, tmp_path / "missing.png", said="does not exist")
     refused(trained.folder, pictures, "--quantile", 2, said="between 0 and 1")
     refused(trained.folder, pictures, "--samples", 0, said="samples")

@@ -48,7 +48,7 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
         (["train", "digits-small", "--data", "mnist-5k"], ["1x28x28", "1x8x8", "--resize"]),
         (["train", "mnist-small", "--data-root", "none"], ["none/mnist", "idx"]),
         (["train", "digits-small", "--precision", "17"], ["17"]),
-        (["train", "digits-small", "--batch", "0"], ["batch is 0"]),
+        (["train", "digits-small", "--batch", "0"], ["batch must be at least 1, got 0"]),
         (["train"], ["needs PRESET", "damc train --help"]),
         (["toy", "--iterations", "x"], ["--iterations must be a whole number, got 'x'; see"]),
         (["reproduce", "steps", "--minutes", "x"], ["--minutes must be a number, got 'x'; see"]),

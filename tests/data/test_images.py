@@ -268,7 +268,7 @@ def test_embedded_digits_without_their_package_are_one_sentence(
     [
         ("mnits", "did you mean 'mnist'"),
         ("CIFAR-10", "did you mean 'cifar10'"),
-        ("qqqq", "wanted one of mnist-5k, digits"),
+        ("qqqq", "it must be one of mnist-5k, digits"),
         ("no/such/folder", "does not exist"),
         (7, "int"),
         ([], "empty"),
@@ -417,7 +417,7 @@ def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=paths[1].name):
         load_images(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="holds no pictures"):
+    with pytest.raises(BadInput, match="contains no pictures"):
         load_images(tmp_path / "empty")
 
 

@@ -75,14 +75,14 @@ def test_random_scores_reach_the_chance_level() -> None:
 def test_the_limits_of_the_prevalence() -> None:
     assert lowest_auprc(1.0) == 1.0
     assert lowest_auprc(1e-6) == pytest.approx(0.5e-6, rel=1e-3)
-    with pytest.raises(BadInput, match="prevalence is 0"):
+    with pytest.raises(BadInput, match=r"prevalence must lie in \(0, 1\], got 0"):
         lowest_auprc(0.0)
 
 
 @pytest.mark.parametrize(
     ("labels", "scores", "words"),
     [
-        ([0, 0], [1.0, 2.0], "0 of 2 labels are anomalies"),
+        ([0, 0], [1.0, 2.0], "got 0 anomalies of 2"),
         ([0, 2], [1.0, 2.0], "0 .normal. or 1"),
         ([0, 1], [1.0, math.nan], "NaN"),
         ([0, 1, 1], [1.0, 2.0], "one shape"),

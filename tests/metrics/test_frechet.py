@@ -207,13 +207,13 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         statistics(x[:2], flat())
     with pytest.raises(BadInput, match="at least 3 images"):
         statistics([], flat())
-    with pytest.raises(BadInput, match="iterator was given"):
+    with pytest.raises(BadInput, match="got an iterator"):
         cached_statistics(iter([x]), flat(), tmp_path)
-    with pytest.raises(BadInput, match=r"lie in \[0, 200\]"):
+    with pytest.raises(BadInput, match=r"got \[0, 200\]"):
         statistics((x.abs() > 0.1) * 200.0, flat())
     with pytest.raises(BadInput, match="torch.uint8"):
         statistics(torch.zeros(5, 1, 6, 6, dtype=torch.uint8), flat())
-    with pytest.raises(BadInput, match="gave the shape"):
+    with pytest.raises(BadInput, match="must have the shape"):
         statistics(x, flat(dim=35))
     with pytest.raises(Diverged, match="not finite"):
         statistics(x, flat(lambda y: y.flatten(1) / 0))

@@ -293,7 +293,7 @@ def test_mlp_layers() -> None:
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "one size": (lambda: mlp((3,)), "input size and an output size"),
+    "one size": (lambda: mlp((3,)), "an input and an output size"),
     "zero size": (lambda: mlp((3, 0, 1)), "sizes"),
     "fraction": (lambda: mlp((3, 2.5, 1)), "sizes"),  # type: ignore[arg-type]
     "activation": (lambda: mlp((3, 2, 1), "swish"), "swish"),
@@ -312,7 +312,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "crop": (
         lambda: conv_decoder(2, (UpLayer(1, 4), UpLayer(None, 3)), 3, crop=(5, 4)),
-        "smaller",
+        "at most the size of the last map",
     ),
     "flat image": (lambda: conv_decoder_for((28, 28), 2), "channels, height, width"),
     "tiny image": (lambda: conv_decoder_for((1, 3, 28), 2), "3 x 28"),

@@ -85,7 +85,7 @@ def test_half_of_the_images_are_mirrored() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 5, "world": 2}, "multiple"),
         ({"batch_size": 16, "world": 8}, "fewer"),
         ({"batch_size": 4, "rank": 2, "world": 2}, "rank"),
