@@ -149,6 +149,16 @@ def test_a_denoiser_that_is_not_plain_is_not_packed(n: int | None) -> None:
     assert not q.sample(n, x=x, generator=seeded()).allclose(packed)
 
 
+@pytest.mark.parametrize("solver", ["ancestral", "multistep"])
+def test_sampling_in_mixed_precision_is_sampling(solver: str) -> None:
+    q, x = make(3, steps=4, solver=solver), torch.randn(300, 3)
+    single = q.sample(x=x, guidance=0.5, generator=seeded())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = q.sample(x=x, guidance=0.5, generator=seeded())
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, single, atol=0.1, rtol=0.1)
+
+
 def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
     layer = nn.Linear(2, 2)
     slow, same = EMA(layer, 0.25), EMA(layer, 1.0)
