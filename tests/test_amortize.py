@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,15 @@ def test_the_ema_copy_has_the_statistics_of_batch_norm() -> None:
     assert int(ours.num_batches_tracked) == 3
     assert ours.running_mean.equal(theirs.running_mean) and ours.running_mean.abs().max() > 0.1
     assert ours.running_var.equal(theirs.running_var)
+
+
+def test_the_ema_survives_a_pickle() -> None:
+    ema = EMA(nn.Linear(2, 2), 0.25)
+    again = pickle.loads(pickle.dumps(ema))
+    with torch.no_grad():
+        again.source.weight.add_(1)
+    again.update()
+    torch.testing.assert_close(again.module.weight, ema.module.weight + 0.25)
 
 
 def test_the_counter_of_the_ema_stays_where_reading_it_stalls_nobody() -> None:
