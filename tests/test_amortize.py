@@ -188,7 +188,7 @@ def test_the_ema_copy_has_the_statistics_of_batch_norm() -> None:
 
 def test_the_ema_survives_a_pickle() -> None:
     ema = EMA(nn.Linear(2, 2), 0.25)
-    again = pickle.loads(pickle.dumps(ema))
+    again = pickle.loads(pickle.dumps(ema))  # noqa: S301
     with torch.no_grad():
         again.source.weight.add_(1)
     again.update()
