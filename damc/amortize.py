@@ -349,7 +349,8 @@ class Amortizer(nn.Module):
     ) -> Callable[[Tensor, int], Tensor]:
         """eps^ of points ``(*points, d)`` at each time of a grid."""
         net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
-        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())):
+        mixed = torch.is_autocast_enabled(condition.device.type)  # knows nothing of buffers
+        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())) and not mixed:
             return PackedDenoiser(net, condition, angles, points)
         return lambda z, i: net(z, angles[i], condition)
 

@@ -14,12 +14,13 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
@@ -283,8 +284,7 @@ class EMA:
         if not 0 < rate <= 1:
             raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
         self.source = module
-        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
-        self.average = AveragedModel(module, multi_avg_fn=follow)
+        self.average = AveragedModel(module, multi_avg_fn=partial(_follow, rate))
         # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
         # counter stays on the CPU, where reading it stalls no GPU.
         self.average.n_averaged.fill_(1)
@@ -293,3 +293,8 @@ class EMA:
     def update(self) -> None:
         """Moves the copy a little towards the module."""
         self.average.update_parameters(self.source)
+
+
+def _follow(rate: float, averages: Any, weights: Any, _: Any) -> None:
+    """torch's `get_ema_multi_avg_fn`, but a function that can be pickled, as estimators must be."""
+    torch._foreach_lerp_(averages, weights, rate)

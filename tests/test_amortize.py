@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,16 @@ def test_a_denoiser_that_is_not_plain_is_not_packed(n: int | None) -> None:
     assert not q.sample(n, x=x, generator=seeded()).allclose(packed)
 
 
+@pytest.mark.parametrize("solver", ["ancestral", "multistep"])
+def test_sampling_in_mixed_precision_is_sampling(solver: str) -> None:
+    q, x = make(3, steps=4, solver=solver), torch.randn(300, 3)
+    single = q.sample(x=x, guidance=0.5, generator=seeded())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = q.sample(x=x, guidance=0.5, generator=seeded())
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, single, atol=0.1, rtol=0.1)
+
+
 def test_ema_follows_slowly_and_rate_one_is_the_module() -> None:
     layer = nn.Linear(2, 2)
     slow, same = EMA(layer, 0.25), EMA(layer, 1.0)
@@ -171,6 +182,15 @@ def test_the_ema_copy_has_the_statistics_of_batch_norm() -> None:
     assert int(ours.num_batches_tracked) == 3
     assert ours.running_mean.equal(theirs.running_mean) and ours.running_mean.abs().max() > 0.1
     assert ours.running_var.equal(theirs.running_var)
+
+
+def test_the_ema_survives_a_pickle() -> None:
+    ema = EMA(nn.Linear(2, 2), 0.25)
+    again = pickle.loads(pickle.dumps(ema))  # noqa: S301
+    with torch.no_grad():
+        again.source.weight.add_(1)
+    again.update()
+    torch.testing.assert_close(again.module.weight, ema.module.weight + 0.25)
 
 
 def test_the_counter_of_the_ema_stays_where_reading_it_stalls_nobody() -> None:
