@@ -6,6 +6,7 @@ __all__ = ["rows"]
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -14,6 +15,7 @@ import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
 from damc import DAMC, Amortizer
+from damc.distillation import amortizer_step
 from damc.fast.packed import PackedDenoiser
 from damc.learn.presets import find_preset
 
@@ -76,6 +78,9 @@ def _updating() -> tuple[Callable[[], Any], Callable[[], Any]]:
             net: Any = learner.amortizer.denoiser
             net.forward = torch.compile(net.forward)
         z = torch.randn(128, learner.model.latent_dim)
-        return lambda: learner.update_phi(x, z, 6, torch.Generator().manual_seed(0))
+        update = partial(learner.update, "amortizer")
+        return lambda: amortizer_step(
+            learner.amortizer, z, x, step=update, generator=torch.Generator().manual_seed(0)
+        )
 
     return updates(False), updates(True)

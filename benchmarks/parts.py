@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.timing import compared, count_flops
 from damc import DAMC
+from damc.learn.parts import sampler_step
 from damc.learn.presets import find_preset
 from tests.reference.learning import PlainDAMC
 
@@ -38,7 +39,7 @@ def chains(name: str, batch: int, rounds: int, moves: int) -> list[dict[str, Any
     posterior = learner.model.posterior(x)
 
     def fast() -> Any:
-        return learner.posterior_kernel.run(z, posterior, _seeded())
+        return learner.posterior_chain.kernel.run(z, posterior, _seeded())
 
     things = {"plain transcription": lambda: plainly.posterior_chain(z, x, _seeded()), "damc": fast}
     return _measured(f"posterior chain, {name}, batch {batch}, {moves} moves", things, rounds)
@@ -48,12 +49,22 @@ def updates(name: str, batch: int, rounds: int) -> list[dict[str, Any]]:
     """The M updates of the amortizer."""
     learner, plainly, x = _learners(name, batch)
     z = torch.randn(batch, learner.model.latent_dim)
-    count = learner.settings.updates
+    s = learner.settings
     things = {
         "plain transcription": lambda: plainly.learn_amortizer(z, x, _seeded()),
-        "damc": lambda: learner.update_phi(x, z, count, _seeded()),
+        "damc": lambda: sampler_step(
+            learner.amortizer,
+            x,
+            z,
+            _seeded(),
+            update=learner.update,
+            updates=s.updates,
+            encoder_updates=s.encoder_updates,
+            p_uncond=s.p_uncond,
+            unconditional=s.unconditional,
+        ),
     }
-    return _measured(f"{count} amortizer updates, {name}, batch {batch}", things, rounds)
+    return _measured(f"{s.updates} amortizer updates, {name}, batch {batch}", things, rounds)
 
 
 def _measured(what: str, things: dict[str, Callable[[], Any]], rounds: int) -> list[dict[str, Any]]:

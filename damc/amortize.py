@@ -169,7 +169,7 @@ class Amortizer(nn.Module):
         z: Tensor,
         x: Tensor | None = None,
         *,
-        tolerance: float = 1e-2,
+        tolerance: float = 0.05,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """log q(z) or log q(z | x), normalized, ``(B,)``, by the probability flow.

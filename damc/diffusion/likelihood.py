@@ -34,7 +34,7 @@ def flow_log_prob(
     z: Tensor,
     angles: tuple[float, float],
     *,
-    tolerance: float = 1e-2,
+    tolerance: float = 0.05,
     probes: int = 8,
     steps: int = 16,
     most: int = 512,

@@ -80,7 +80,7 @@ def test_beyond_64_dimensions_the_estimate_is_unbiased() -> None:
     z = torch.randn(1, EXACT + 6, generator=seeded(1), dtype=torch.float64)
     found = torch.cat(
         [
-            flow_log_prob(denoiser, z, ENDS, probes=16, tolerance=1e-2, generator=seeded(k))
+            flow_log_prob(denoiser, z, ENDS, probes=16, tolerance=0.05, generator=seeded(k))
             for k in range(12)
         ]
     )
@@ -107,7 +107,7 @@ def learned(standardize: bool) -> Amortizer:
     if q.standardize is not None:
         q.standardize.fit(z)
     optimizer = torch.optim.Adam(q.parameters(), 3e-3)
-    for _ in range(250):
+    for _ in range(200):
         part = torch.randint(2000, (256,), generator=generator)
         optimizer.zero_grad()
         q.loss(z[part], x[part], generator=generator).backward()  # type: ignore[no-untyped-call]
@@ -119,20 +119,20 @@ def learned(standardize: bool) -> Amortizer:
 def test_a_learned_density_integrates_to_one_and_is_that_of_its_samples(standardize: bool) -> None:
     q = learned(standardize)
     middle = 32.0 if standardize else 0.0
-    grid = torch.linspace(middle - 9, middle + 9, 361, dtype=torch.float64)[:, None]
+    grid = torch.linspace(middle - 8, middle + 8, 161, dtype=torch.float64)[:, None]
     samples = q.sample(4000, solver="multistep", steps=60, generator=seeded(2))
     for x in (None, 1.0):
         context = None if x is None else torch.full_like(grid, x)
         density = q.log_prob(grid, context).exp()
-        assert float(density.sum() * 0.05) == pytest.approx(1, abs=0.01)
+        assert float(density.sum() * 0.1) == pytest.approx(1, abs=0.01)
         if x is None:
-            upper = float(density[grid[:, 0] > middle].sum() * 0.05)
+            upper = float(density[grid[:, 0] > middle].sum() * 0.1)
             share = float((samples > middle).double().mean())
             assert share == pytest.approx(upper, abs=4 * 0.5 / math.sqrt(4000))
-            mean = float((density * grid[:, 0]).sum() * 0.05)
+            mean = float((density * grid[:, 0]).sum() / density.sum())
             assert float(samples.mean()) == pytest.approx(mean, abs=4 * 2.2 / math.sqrt(4000))
         else:
-            assert float(density[grid[:, 0] > middle].sum() * 0.05) > 0.9
+            assert float(density[grid[:, 0] > middle].sum() * 0.1) > 0.9
 
 
 def test_a_standardized_amortizer_comes_back_from_disk(tmp_path) -> None:  # type: ignore[no-untyped-def]
