@@ -6,7 +6,7 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 # Touched after an installation: the next call installs again only if the requirements changed.
-INSTALLED := $(VENV)/.installed
+INSTALLED_DEMO := $(VENV)/.installed-demo
 INSTALLED_TEST := $(VENV)/.installed-test
 INSTALLED_BENCH := $(VENV)/.installed-bench
 REQUIREMENTS := pyproject.toml constraints.txt
@@ -14,25 +14,26 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint bench bench-check clean
+.PHONY: help demo test test-all lint bench bench-check dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(INSTALLED) ## install, and run `damc demo`
+demo: $(INSTALLED_DEMO) ## install, and run `damc demo`
 	$(BIN)/damc demo
 
-test: lint ## install, check format, lint and types, run the fast tests and every example
+test: lint ## install, check all that lint does, run the fast tests and every example
 	$(PYTEST)
 
 test-all: lint ## the same, with the slow statistical tests and the speed floors too
 	$(PYTEST) -m ""
 	$(BIN)/python -m benchmarks --check
 
-lint: $(INSTALLED_TEST) ## check format, lint and types
+lint: $(INSTALLED_TEST) ## check format, lint, types, and that imports point down
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict damc
+	$(BIN)/lint-imports
 
 bench: $(INSTALLED_BENCH) ## measure speed and quality, print the tables
 	$(BIN)/python -m benchmarks
@@ -40,23 +41,27 @@ bench: $(INSTALLED_BENCH) ## measure speed and quality, print the tables
 bench-check: $(INSTALLED_TEST) ## fail if a speed ratio fell below its recorded floor
 	$(BIN)/python -m benchmarks --check
 
+dist: $(INSTALLED_TEST) ## build the wheel and the sdist into dist/
+	rm -rf build dist
+	$(BIN)/python -m build
+
 clean: ## remove caches and build products, and forget the installation; runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find damc tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f $(INSTALLED) $(INSTALLED_TEST) $(INSTALLED_BENCH)
+	rm -f $(INSTALLED_DEMO) $(INSTALLED_TEST) $(INSTALLED_BENCH)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("damc needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(INSTALLED): $(REQUIREMENTS) | $(BIN)/python
-	$(BIN)/python -m pip install --constraint constraints.txt --editable .
+$(INSTALLED_DEMO): $(REQUIREMENTS) | $(BIN)/python
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
 $(INSTALLED_TEST): $(REQUIREMENTS) | $(BIN)/python
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[test]'
-	touch $@ $(INSTALLED)
+	touch $@ $(INSTALLED_DEMO)
 
 $(INSTALLED_BENCH): $(REQUIREMENTS) | $(BIN)/python
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[test,bench]'
-	touch $@ $(INSTALLED_TEST) $(INSTALLED)
+	touch $@ $(INSTALLED_TEST) $(INSTALLED_DEMO)

@@ -7,12 +7,14 @@ __all__ = ["rows"]
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
 from damc import DAMC, Amortizer
+from damc.fast.packed import PackedDenoiser
 from damc.learn.presets import find_preset
 
 
@@ -51,10 +53,15 @@ def _drawing() -> tuple[Callable[[], Any], Callable[[], Any]]:
     def draws(compile_it: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
         q = Amortizer(100, torch.nn.Identity(), embedding=1024)
+        ways = {name: getattr(PackedDenoiser, name) for name in ("evaluate", "modulate")}
         if compile_it:
-            net: Any = q.denoiser
-            net.blocks, net.modulation = torch.compile(net.blocks), torch.compile(net.modulation)
-        return lambda: q.sample(x=x, generator=torch.Generator().manual_seed(0))
+            ways = {name: torch.compile(way) for name, way in ways.items()}
+
+        def draw() -> Any:
+            with mock.patch.multiple(PackedDenoiser, **ways):
+                return q.sample(x=x, generator=torch.Generator().manual_seed(0))
+
+        return draw
 
     return draws(False), draws(True)
 

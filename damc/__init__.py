@@ -6,35 +6,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from damc.amortize import EMA, Amortizer, History, distill
+    from damc.amortize import EMA, Amortizer
     from damc.anomaly.detector import AnomalyDetector
     from damc.anomaly.files import load
     from damc.density import product, tempered
+    from damc.distillation import History, distill
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
+    from damc.kernels.hmc import HMC
     from damc.kernels.independence import Gaussian, Independence
     from damc.kernels.langevin import Langevin
     from damc.kernels.mala import MALA
+    from damc.kernels.smc import anneal
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
+    from damc.sampling import Draws, sample
     from damc.train.loop import fit
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "damc.amortize": ("EMA", "Amortizer", "History", "distill"),
+    "damc.amortize": ("EMA", "Amortizer"),
+    "damc.distillation": ("History", "distill"),
     "damc.anomaly.detector": ("AnomalyDetector",),
     "damc.anomaly.files": ("load",),
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
     "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
+    "damc.kernels.hmc": ("HMC",),
     "damc.kernels.independence": ("Gaussian", "Independence"),
     "damc.kernels.langevin": ("Langevin",),
     "damc.kernels.mala": ("MALA",),
+    "damc.kernels.smc": ("anneal",),
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
+    "damc.sampling": ("Draws", "sample"),
     "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
@@ -42,11 +50,13 @@ _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "DAMC",
     "EMA",
+    "HMC",
     "MALA",
     "Amortizer",
     "AnomalyDetector",
     "BadInput",
     "Diverged",
+    "Draws",
     "EnergyPrior",
     "Gaussian",
     "History",
@@ -60,10 +70,12 @@ __all__ = [
     "State",
     "StepInfo",
     "Underdamped",
+    "anneal",
     "distill",
     "fit",
     "load",
     "product",
+    "sample",
     "tempered",
 ]
 

@@ -1,34 +1,27 @@
-"""The amortizer, a diffusion model q(z | x), q(z) of vectors, and `distill`, which makes it the
-sampler of a Markov kernel (the paper's equation 6):
-
-    q_k <- argmin_q KL(K_T q_{k-1} || q).
-
-Start chains at the sampler, move them T steps of the kernel K, train the sampler on where they
-end, and repeat.
-"""
+"""The amortizer: a diffusion model q(z | x), q(z) of vectors; `damc.distill` makes it the sampler
+of a Markov kernel."""
 
 from __future__ import annotations
 
-__all__ = ["EMA", "Amortizer", "History", "distill"]
+__all__ = ["EMA", "Amortizer"]
 
-import copy
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from damc.density import Target, as_log_prob
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
-from damc.errors import BadInput, Diverged
-from damc.kernels.base import Kernel, State
+from damc.errors import BadInput
+from damc.fast.gradients import is_plain
+from damc.fast.packed import PackedDenoiser
 from damc.noise import normal
 
 
@@ -48,7 +41,7 @@ class Amortizer(nn.Module):
         null: "token", one learned vector, or "noise", an MLP of fresh Gaussian noise as in the
             authors' code.
         solver: "ancestral", or one of `damc.diffusion.sampling.SOLVERS`, which are deterministic.
-        steps: evaluations of the denoiser for one sample (a "heun" step takes two).
+        steps: evaluations of the denoiser for one sample.
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
@@ -176,8 +169,8 @@ class Amortizer(nn.Module):
     ) -> Tensor:
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
 
-        A share `p_uncond` of the batch has its condition replaced by the null one. 0 trains
-        q(z | x) only; 1, or no x, trains q(z) only.
+        A share `p_uncond` of the batch, exact in expectation, has its condition replaced by the
+        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only.
 
         Args:
             z: points to learn, ``(B, d)``.
@@ -252,18 +245,21 @@ class Amortizer(nn.Module):
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
             return self.embed(x) if embedded is None else embedded
+        coin = None
         if keep is None:
-            # A fixed count instead of a coin for each point: the same in expectation, and the
-            # encoder never runs on an x whose embedding would be thrown away.
-            dropped = round(p_uncond * n)
-            if not 0 < dropped < n:  # too few points to divide: toss a coin for each after all
-                coins = torch.rand(n, generator=generator, device=x.device)
-                dropped = int((coins < p_uncond).sum())
-            keep = torch.randperm(n, generator=generator, device=x.device)[dropped:]
+            # A fixed count instead of a coin for each point: the encoder does not run on those
+            # that are dropped. What p_uncond * n has beyond a whole number is the probability that
+            # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
+            whole, part = divmod(round(p_uncond * n, 9), 1)
+            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            if part:
+                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
         kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        if coin is not None:
+            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
         return null.index_copy(0, keep, kept)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
@@ -286,10 +282,9 @@ class Amortizer(nn.Module):
         guidance: float,
         generator: torch.Generator | None,
     ) -> Tensor:
-        points = steps if solver == "ancestral" else steps + 1
-        times = torch.linspace(1, 0, points, dtype=torch.float64)
-        if solver in ("ddim", "multistep"):
-            times = times[:-1]  # they never evaluate at time 0
+        times = torch.linspace(1, 0, steps, dtype=torch.float64)
+        if solver != "ancestral":
+            times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[:-1]
         predict = self._predictor(condition, times, noise.shape[:-1])
         if null is not None and guidance:
             conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
@@ -304,36 +299,11 @@ class Amortizer(nn.Module):
     def _predictor(
         self, condition: Tensor, times: Tensor, points: torch.Size
     ) -> Callable[[Tensor, int], Tensor]:
-        """eps^ of points ``(*points, d)`` along a time grid.
-
-        All that does not depend on z is computed beforehand. Gates and shifts are made for
-        several steps in one product, since small ones are slow: for all steps if the points share
-        one condition.
-        """
-        net, rows = self.denoiser, len(condition)
-        share = net.condition_share(condition)
-        time = net.time_share(self.schedule.angle(times).to(condition.device))
-        weights = net.weights()
-        if len(points) == 1 and points[0] * len(times) > 1000:  # else the copies do not pay
-            weights = weights.laid_out(*points)
-        together = min(len(times), max(1, 1024 // rows))  # few enough for the caches
-        # For every block gates and shifts of that many steps; for every step those of all blocks.
-        room = [share.new_empty(together, rows, len(bias)) for bias in weights.biases]
-        pairs = [[step.chunk(2, dim=-1) for step in both] for both in room]
-        modulations = list(zip(*pairs, strict=True))
-        known = -1  # the part of the grid that they are of
-
-        def predict(z: Tensor, i: int) -> Tensor:
-            nonlocal known
-            part, place = divmod(i, together)
-            if known != part:
-                steps = time[part * together : (part + 1) * together, None]
-                flat = [both[: len(steps)].flatten(0, 1) for both in room]
-                net.modulation((share + steps).flatten(0, 1), weights, flat)
-                known = part
-            return net.blocks(z, modulations[place], weights)
-
-        return predict
+        """eps^ of points ``(*points, d)`` at each time of a grid."""
+        net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
+        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())):
+            return PackedDenoiser(net, condition, angles, points)
+        return lambda z, i: net(z, angles[i], condition)
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
@@ -344,25 +314,31 @@ def _files(path: str | Path) -> tuple[Path, Path]:
 
 
 class EMA:
-    """A frozen copy of a module whose weights follow it slowly.
+    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
 
     ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
-    module itself. The paper starts its chains at such a copy of the sampler.
+    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
+    not averaged: statistics such as those of BatchNorm are running averages already, and counters
+    have no average.
+
+    Attributes:
+        module: the copy.
     """
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         if not 0 < rate <= 1:
             raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
-        self.rate = rate
         self.source = module
-        self.module: Any = copy.deepcopy(module).requires_grad_(False).eval()
+        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(module, multi_avg_fn=follow)
+        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
+        # counter stays on the CPU, where reading it stalls no GPU.
+        self.average.n_averaged.fill_(1)
+        self.module: Any = self.average.module.requires_grad_(False).eval()
 
-    @torch.no_grad()
     def update(self) -> None:
         """Moves the copy a little towards the module."""
-        torch._foreach_lerp_(
-            list(self.module.parameters()), list(self.source.parameters()), self.rate
-        )
+        self.average.update_parameters(self.source)
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:
@@ -374,170 +350,3 @@ def _vector_encoder(context: int, embedding: int) -> nn.Module:
     for n, out in itertools.pairwise(sizes):
         layers += [nn.Linear(n, out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
-
-
-@dataclass
-class History:
-    """What `distill` saw in every iteration."""
-
-    loss: list[float] = field(default_factory=list)
-    log_prob: list[float] = field(default_factory=list)  # mean over the chains' last start points
-    displacement: list[float] = field(default_factory=list)  # mean |z_T - z_0|
-    acceptance: list[float] = field(default_factory=list)
-    gradient_calls: int = 0  # log-density gradients so far, counted for each chain
-
-    def save(self, path: str | Path) -> None:
-        """Writes the history as JSON."""
-        Path(path).write_text(json.dumps(asdict(self)))
-
-
-def distill(
-    q: Amortizer,
-    target: Target,
-    kernel: Kernel,
-    *,
-    iterations: int,
-    contexts: Iterable[Tensor] | Tensor | None = None,
-    batch: int = 500,
-    steps: int | None = None,
-    updates: int = 6,
-    p_uncond: float = 0.2,
-    learning_rate: float = 5e-4,
-    weight_decay: float = 1e-4,
-    ema: float = 0.1,
-    fresh: float = 0.0,
-    warm: bool = False,
-    sampling: dict[str, Any] | None = None,
-    clip: float = 100.0,
-    generator: torch.Generator | None = None,
-    progress: bool = True,
-    callback: Callable[[int, Amortizer], None] | None = None,
-) -> History:
-    """Amortizes a kernel's long-run chain: the paper's equations 6 and 7 for any target.
-
-    Each iteration starts `batch` chains at the EMA copy of q, moves them by the kernel, and
-    makes `updates` gradient steps of q towards where they end. At the end q takes over the
-    weights of the EMA copy, the average over the last iterations.
-
-    Args:
-        q: the amortizer; it is trained in place.
-        target: ``log_prob(z)``, or ``log_prob(z, x)`` if there are contexts.
-        kernel: the Markov kernel; `MALA` with adaptation keeps its step size across iterations.
-        iterations: how often to sample, move and learn.
-        contexts: batches of x, any iterable (started again when it ends), or one tensor
-            ``(N, ...)`` from which batches are drawn.
-        batch: chains an iteration (with an iterable of contexts, its batches decide).
-        steps: T, the kernel's own number by default; with 0 the chains stay where q put them,
-            and q is taught nothing but itself.
-        updates: M, gradient steps an iteration.
-        p_uncond: share of each batch trained without its context.
-        learning_rate: of AdamW; falls to zero along a cosine.
-        weight_decay: of AdamW.
-        ema: rate of the EMA copy that starts the chains, moved once an iteration.
-        fresh: share of the chains that start at N(0, I) instead of at q.
-        warm: start the first iteration's chains at q, too. By default all of those start at
-            N(0, I), since an untrained q says nothing.
-        sampling: arguments of `Amortizer.sample` for the starts, such as
-            ``{"solver": "multistep", "steps": 10}``.
-        clip: largest norm of a gradient.
-        generator: source of all randomness.
-        progress: show a progress bar.
-        callback: called as ``callback(k, copy)`` after iteration k with the EMA copy.
-
-    Raises:
-        Diverged: when a chain or the loss is no longer finite.
-    """
-    if iterations < 1 or updates < 1 or batch < 1:
-        raise BadInput(
-            "iterations, updates and batch must be at least 1, "
-            f"got {iterations}, {updates} and {batch}"
-        )
-    if not 0 <= fresh <= 1:
-        raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
-    if contexts is None and q.encoder is not None:
-        raise BadInput("this amortizer has a context: give distill the contexts to learn from")
-    from tqdm import tqdm
-
-    average = EMA(q, ema)
-    weights = [p for p in q.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        weights, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations * updates)
-    batches = _batches(contexts, batch, generator)
-    device = q.denoiser.fourier.device
-    history = History()
-    state: State | None = None
-    bar = tqdm(range(iterations), desc="distill", disable=not progress)
-    for k in bar:
-        x = next(batches)
-        x = None if x is None else x.to(device)
-        noise = 1.0 if k == 0 and not warm else fresh
-        starts = _starts(average.module, batch, x, noise, sampling, generator)
-        fixed = kernel.init(starts)
-        if state is not None:
-            fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
-        state, info = kernel.run(fixed, as_log_prob(target, x), generator, steps=steps)
-
-        total = torch.zeros((), device=device)
-        for _ in range(updates):
-            loss = q.loss(state.z, x, p_uncond=p_uncond, generator=generator)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(weights, clip)
-            optimizer.step()
-            schedule.step()
-            total += loss.detach()
-        average.update()
-
-        mean = float(total) / updates
-        if not mean < float("inf"):
-            raise Diverged(f"the amortizer's loss is {mean} at iteration {k}")
-        history.loss.append(mean)
-        history.log_prob.append(float(info.log_prob[-1]) if len(info.log_prob) else float("nan"))
-        history.displacement.append(float(info.displacement))
-        history.acceptance.append(float(info.acceptance))
-        history.gradient_calls += info.gradient_calls
-        bar.set_postfix(loss=f"{mean:.3f}", moved=f"{history.displacement[-1]:.2f}")
-        if callback is not None:
-            callback(k, average.module)
-    q.load_state_dict(average.module.state_dict())
-    return history
-
-
-def _starts(
-    q: Amortizer,
-    batch: int,
-    x: Tensor | None,
-    fresh: float,
-    sampling: dict[str, Any] | None,
-    generator: torch.Generator | None,
-) -> Tensor:
-    n = batch if x is None else len(x)
-    weight = q.denoiser.fourier
-    z = torch.randn(n, q.dim, generator=generator, dtype=weight.dtype, device=weight.device)
-    amortized = n - round(fresh * n)
-    if amortized:
-        where = {"n": amortized} if x is None else {"x": x[:amortized]}
-        z[:amortized] = q.sample(**where, **(sampling or {}), generator=generator)
-    return z
-
-
-def _batches(
-    contexts: Iterable[Tensor] | Tensor | None, batch: int, generator: torch.Generator | None
-) -> Iterator[Tensor | None]:
-    if contexts is None:
-        yield from itertools.repeat(None)
-    elif isinstance(contexts, Tensor):
-        while True:
-            device = contexts.device if generator is None else generator.device
-            where = torch.randint(len(contexts), (batch,), generator=generator, device=device)
-            yield contexts[where.to(contexts.device)]
-    else:
-        while True:
-            empty = True
-            for x in contexts:
-                empty = False
-                yield x
-            if empty:
-                raise BadInput("the contexts ended: give an iterable that can be started again")

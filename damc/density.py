@@ -3,17 +3,20 @@
 A target is any callable ``z -> log p~(z)`` from points ``(B, d)`` to values ``(B,)``, or
 ``(z, x) -> log p~(z | x)`` with a context ``x`` of the same batch size. Distributions of
 `torch.distributions` and modules serve as they are. Nothing here is normalized.
+
+A target may offer its gradient, too: a method ``value_and_grad(z) -> (values (B,), gradients
+(B, d))``, or ``value_and_grad(z, x)`` of a conditional one. Every kernel then uses it instead of
+autograd; this is the only thing that a target is ever asked for beside its log-density.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "LogProb",
-    "StillTarget",
     "Target",
+    "WithGradient",
     "as_log_prob",
     "product",
-    "still",
     "tempered",
     "value_and_grad",
 ]
@@ -31,8 +34,26 @@ LogProb = Callable[[Tensor], Tensor]
 Target = Any  # a callable (z) or (z, x) -> (B,), or an object with such a `log_prob`
 
 
+@dataclass(frozen=True)
+class WithGradient:
+    """A log-density with a gradient of its own.
+
+    Args:
+        log_prob: log p~(z), ``(B, d)`` to ``(B,)``.
+        value_and_grad: log p~(z) and its gradient, ``(B,)`` and ``(B, d)``.
+    """
+
+    log_prob: Callable[..., Tensor]
+    value_and_grad: Callable[..., tuple[Tensor, Tensor]]
+
+    def __call__(self, *z_and_x: Tensor) -> Tensor:
+        return self.log_prob(*z_and_x)
+
+
 def as_log_prob(target: Target, x: Tensor | None = None) -> LogProb:
     """Any target as a function of z alone, with its context (if any) fixed.
+
+    A gradient that the target offers is kept.
 
     Args:
         target: a callable, a module, or an object with a `log_prob` method
@@ -49,9 +70,12 @@ def as_log_prob(target: Target, x: Tensor | None = None) -> LogProb:
         raise BadInput(
             f"a target is a callable z -> log p(z) or has a log_prob method, got {target!r}"
         )
+    own = getattr(target, "value_and_grad", None)
     if x is None:
-        return log_prob  # type: ignore[no-any-return]
-    return lambda z: log_prob(z, x)
+        return log_prob if own is None or log_prob is target else WithGradient(log_prob, own)
+    if own is None:
+        return lambda z: log_prob(z, x)
+    return WithGradient(lambda z: log_prob(z, x), lambda z: own(z, x))
 
 
 def tempered(target: Target, temperature: float) -> Callable[..., Tensor]:
@@ -62,7 +86,15 @@ def tempered(target: Target, temperature: float) -> Callable[..., Tensor]:
     if not temperature > 0:
         raise BadInput(f"temperature must be positive, got {temperature}")
     log_prob: Callable[..., Tensor] = as_log_prob(target)
-    return lambda *z_and_x: log_prob(*z_and_x) / temperature
+    own = getattr(log_prob, "value_and_grad", None)
+    if own is None:
+        return lambda *z_and_x: log_prob(*z_and_x) / temperature
+
+    def gradient(*z_and_x: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = own(*z_and_x)
+        return value / temperature, grad / temperature
+
+    return WithGradient(lambda *z_and_x: log_prob(*z_and_x) / temperature, gradient)
 
 
 def product(*targets: Target) -> Callable[..., Tensor]:
@@ -76,28 +108,46 @@ def product(*targets: Target) -> Callable[..., Tensor]:
     if not targets:
         raise BadInput("product needs at least one target, got none")
     log_probs: list[Callable[..., Tensor]] = [as_log_prob(target) for target in targets]
-    return lambda *z_and_x: sum((f(*z_and_x) for f in log_probs[1:]), log_probs[0](*z_and_x))
+
+    def total(*z_and_x: Tensor) -> Tensor:
+        return sum((f(*z_and_x) for f in log_probs[1:]), log_probs[0](*z_and_x))
+
+    if not any(hasattr(f, "value_and_grad") for f in log_probs):
+        return total
+
+    def gradient(z: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [value_and_grad(as_log_prob(f, *x), z) for f in log_probs]
+        values, grads = zip(*parts, strict=True)
+        return torch.stack(values).sum(0), torch.stack(grads).sum(0)
+
+    return WithGradient(total, gradient)
 
 
-def value_and_grad(log_prob: LogProb, z: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_grad(target: Target, z: Tensor) -> tuple[Tensor, Tensor]:
     """The log-density and its gradient at every point, in one forward and one backward pass.
 
-    Only the gradient to z is computed, never one to the weights behind `log_prob`, and no
-    graph outlives the call. A target may bring its own `value_and_grad(z)` method, which is
-    then used instead of autograd.
+    Only the gradient to z is computed, never one to the weights behind the target, and no graph
+    outlives the call. A target's own `value_and_grad(z)` is used instead of autograd.
 
     Args:
-        log_prob: the target, a function of z alone.
+        target: the target, of z alone.
         z: points, ``(B, d)``.
 
     Returns:
         The values ``(B,)`` and the gradients ``(B, d)``, both detached.
     """
+    log_prob = as_log_prob(target)
     own = getattr(log_prob, "value_and_grad", None)
     if own is not None:
         value, grad = own(z)
         _check_shape(value, z)
-        return value.to(z.dtype), grad.to(z.dtype)  # lower precision inside stays inside
+        if grad.shape != z.shape:
+            raise BadInput(
+                f"the target's value_and_grad must give gradients of shape {tuple(z.shape)}, "
+                f"got {tuple(grad.shape)}"
+            )
+        # Lower precision inside stays inside, and so does a graph.
+        return value.detach().to(z.dtype), grad.detach().to(z.dtype)
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         value = log_prob(z)
@@ -106,32 +156,6 @@ def value_and_grad(log_prob: LogProb, z: Tensor) -> tuple[Tensor, Tensor]:
             raise BadInput("the target's value does not depend on z through torch operations")
         (grad,) = torch.autograd.grad(value.sum(), z)
     return value.detach(), grad
-
-
-@dataclass(frozen=True)
-class StillTarget:
-    """A target whose weights do not change, with a gradient of its own.
-
-    Args:
-        log_prob: log p~(z), ``(B, d)`` to ``(B,)``.
-        value_and_grad: log p~(z) and its gradient, ``(B,)`` and ``(B, d)``.
-    """
-
-    log_prob: LogProb
-    value_and_grad: Callable[[Tensor], tuple[Tensor, Tensor]]
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return self.log_prob(z)
-
-
-def still(target: Target) -> LogProb:
-    """The target for many evaluations between which no weight changes, as in a run of a chain.
-
-    A target may prepare itself for that by a method `still()`, as `EnergyPrior` does.
-    """
-    own = getattr(target, "still", None)
-    prepared: LogProb | None = None if own is None else own()
-    return as_log_prob(target) if prepared is None else prepared
 
 
 def _check_shape(value: Tensor, z: Tensor) -> None:

@@ -163,6 +163,8 @@ def write_synced(path: Path, data: bytes) -> None:
 
 def sync_folder(path: Path) -> None:
     """Make the renames inside a folder survive a power cut."""
+    if os.name == "nt":  # Windows opens no folders, and its file system journals renames
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from damc.density import StillTarget, Target, as_log_prob, still, value_and_grad
+from damc.density import Target, WithGradient, as_log_prob, value_and_grad
 from damc.errors import BadInput
-from damc.fast.gradients import pullback, without_shuffle
+from damc.fast.frozen import freezes, frozen
+from damc.fast.gradients import has_rule, pullback, without_shuffle
 
 
 class EnergyPrior(nn.Module):
@@ -21,7 +22,7 @@ class EnergyPrior(nn.Module):
     The paper writes f = -E (its equation 1). With ``energy = None`` this is N(0, I).
 
     Args:
-        energy: any module from z ``(B, d)`` to ``(B,)``; lower is likelier.
+        energy: any module from z ``(B, d)`` to ``(B,)`` or ``(B, 1)``; lower is likelier.
     """
 
     def __init__(self, energy: nn.Module | None = None) -> None:
@@ -31,24 +32,44 @@ class EnergyPrior(nn.Module):
     def log_prob(self, z: Tensor) -> Tensor:
         """log p~(z) = -E(z) - |z|^2 / 2, ``(B, d)`` to ``(B,)``."""
         gaussian = -z.square().sum(1) / 2
-        return gaussian if self.energy is None else gaussian - self.energy(z)
+        return gaussian if self.energy is None else gaussian - self.energy_of(z)
 
     forward = log_prob
 
-    def still(self) -> StillTarget | None:
-        """The gradient without a graph, -z - grad E(z); None if the energy has no `pullback`."""
-        if self.energy is None:
-            return StillTarget(self.log_prob, lambda z: (self.log_prob(z), -z))
-        if not hasattr(self.energy, "pullback"):
-            return None
-        energy = pullback(self.energy)
+    def energy_of(self, z: Tensor) -> Tensor:
+        """E(z), ``(B, d)`` to ``(B,)``; zero without an energy."""
+        return z.new_zeros(len(z)) if self.energy is None else _flat(self.energy, self.energy(z), z)
 
-        def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
-            value, pull = energy(z)
-            minus = torch.full_like(value, -1.0)
-            return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
 
-        return StillTarget(self.log_prob, value_and_grad)
+def _flat(energy: nn.Module, values: Tensor, z: Tensor) -> Tensor:
+    """Energies ``(B,)`` of a network that may give them as a column."""
+    if values.shape == (len(z), 1):
+        return values.squeeze(1)
+    if values.shape != (len(z),):
+        raise BadInput(
+            f"the energy {type(energy).__name__} must give one number for each point, shape "
+            f"({len(z)},) or ({len(z)}, 1), got {tuple(values.shape)}"
+        )
+    return values
+
+
+@freezes(EnergyPrior)
+def _frozen_prior(prior: EnergyPrior) -> WithGradient | None:
+    """The gradient without a graph, -z - grad E(z)."""
+    energy = prior.energy
+    if energy is None:
+        return WithGradient(prior.log_prob, lambda z: (prior.log_prob(z), -z))
+    if not has_rule(energy):
+        return None
+    evaluate = pullback(energy)
+
+    def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
+        values, pull = evaluate(z)
+        value = _flat(energy, values, z)
+        minus = torch.full_like(values, -1.0)
+        return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
+
+    return WithGradient(prior.log_prob, value_and_grad)
 
 
 class Posterior:
@@ -63,12 +84,27 @@ class Posterior:
     def __init__(
         self, prior: Target, likelihood: Callable[[Tensor, Tensor], Tensor], x: Tensor
     ) -> None:
-        self.prior = as_log_prob(prior)
-        self.likelihood = likelihood
-        self.x = x
+        self.prior, self.likelihood, self.x = prior, likelihood, x
 
     def __call__(self, z: Tensor) -> Tensor:
-        return self.prior(z) + self.likelihood(self.x, z)
+        return as_log_prob(self.prior)(z) + self.likelihood(self.x, z)
+
+
+@freezes(Posterior)
+def _frozen_posterior(posterior: Posterior) -> WithGradient | None:
+    """Both gradients added, if the prior has one of its own or can be prepared."""
+    prior = frozen(posterior.prior)
+    if not hasattr(prior, "value_and_grad"):
+        return None
+
+    def likelihood(z: Tensor) -> Tensor:
+        return posterior.likelihood(posterior.x, z)
+
+    def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+        of_prior, of_likelihood = value_and_grad(prior, z), value_and_grad(likelihood, z)
+        return of_prior[0] + of_likelihood[0], of_prior[1] + of_likelihood[1]
+
+    return WithGradient(posterior, gradient)
 
 
 class LatentModel(nn.Module):
@@ -78,7 +114,8 @@ class LatentModel(nn.Module):
 
     Args:
         decoder: g, any module from z ``(B, d)`` to x ``(B, ...)``.
-        energy: E, any module from z ``(B, d)`` to ``(B,)``; None leaves the Gaussian prior.
+        energy: E, any module from z ``(B, d)`` to ``(B,)`` or ``(B, 1)``; None leaves the
+            Gaussian prior.
         latent_dim: d.
         sigma: standard deviation of the likelihood, the same for every pixel.
     """
@@ -113,7 +150,7 @@ class LatentModel(nn.Module):
 
 
 class ImagePosterior(Posterior):
-    """p(z | x) of a `LatentModel`, which prepares itself for the runs of a chain.
+    """p(z | x) of a `LatentModel`, which can be prepared for the runs of a chain.
 
     Args:
         model: the model.
@@ -124,29 +161,32 @@ class ImagePosterior(Posterior):
         super().__init__(model.prior, model.log_likelihood, x)
         self.model = model
 
-    def still(self) -> StillTarget | None:
-        """One pass through the decoder and back; None (autograd) if it is no `nn.Sequential`.
 
-        With error x - g(z), the gradient of log p(x | z) at g(z) is error / sigma^2.
-        """
-        if not isinstance(self.model.decoder, nn.Sequential):
-            return None
-        decoder, factor = without_shuffle(self.model.decoder)
-        prior, decode = still(self.model.prior), pullback(decoder)
-        variance = self.model.sigma**2
-        x = self.x if factor == 1 else F.pixel_unshuffle(self.x, factor)
+@freezes(ImagePosterior)
+def _frozen_image_posterior(posterior: ImagePosterior) -> WithGradient | None:
+    """One pass through the decoder and back, if any layer of it can be written out.
 
-        def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal x
-            value, grad = value_and_grad(prior, z)
-            image, pull = decode(z)
-            if x.stride() != image.stride():
-                x = torch.empty_like(image).copy_(x)  # once, to lie in memory as the images do
-            error = x - image
-            # The norm reads the error once; its square would first be written out.
-            norm = torch.linalg.vector_norm(error, dim=tuple(range(1, error.ndim)))
-            # Pulling back is linear: the latent gradient is divided, not the image.
-            grad = torch.add(grad, pull(error), alpha=1 / variance)
-            return value - norm.square() / (2 * variance), grad
+    With error x - g(z), the gradient of log p(x | z) at g(z) is error / sigma^2.
+    """
+    model, x = posterior.model, posterior.x
+    if type(model) is not LatentModel or not has_rule(model.decoder):
+        return _frozen_posterior(posterior)
+    decoder, factor = without_shuffle(model.decoder)
+    prior, decode = frozen(model.prior), pullback(decoder)
+    variance = model.sigma**2
+    x = x if factor == 1 else F.pixel_unshuffle(x, factor)
 
-        return StillTarget(self, gradient)
+    def gradient(z: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal x
+        value, grad = value_and_grad(prior, z)
+        image, pull = decode(z)
+        if x.stride() != image.stride():
+            x = torch.empty_like(image).copy_(x)  # once, to lie in memory as the images do
+        error = x - image
+        # The norm reads the error once; its square would first be written out.
+        norm = torch.linalg.vector_norm(error, dim=tuple(range(1, error.ndim)))
+        # Pulling back is linear: the latent gradient is divided, not the image.
+        grad = torch.add(grad, pull(error), alpha=1 / variance)
+        return value - norm.square() / (2 * variance), grad
+
+    return WithGradient(posterior, gradient)

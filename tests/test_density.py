@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from damc import BadInput, EnergyPrior, Langevin, Posterior, product, tempered
+from damc import MALA, BadInput, EnergyPrior, Langevin, Posterior, product, tempered
 from damc.density import as_log_prob, value_and_grad
 
 
@@ -74,6 +74,60 @@ def test_a_targets_own_gradient_is_used() -> None:
     z = torch.ones(2, 2)
     state, _ = Langevin(0.1, 1, noise=False).run(z, Own())
     torch.testing.assert_close(state.z, z * (1 - 0.1**2 / 2))
+
+
+class Analytic:
+    """A log-density that autograd cannot see through, with its gradient."""
+
+    def log_prob(self, z: Tensor, *x: Tensor) -> Tensor:
+        return gaussian(z - sum(x)).detach()
+
+    def value_and_grad(self, z: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob(z, *x), -(z - sum(x))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Analytic(),
+        as_log_prob(Analytic()),
+        as_log_prob(Analytic(), torch.zeros(2, 2)),
+        tempered(Analytic(), 1.0),
+        product(Analytic()),
+        Posterior(Analytic(), lambda x, z: 0 * z.sum(1), torch.zeros(2, 2)),
+    ],
+    ids=["object", "as_log_prob", "with its context", "tempered", "product", "posterior"],
+)
+def test_a_gradient_beside_log_prob_is_used_and_kept(target: object) -> None:
+    z = torch.ones(2, 2)
+    kernels = (Langevin(0.1, 1, noise=False), MALA(0.1, 1))
+    state, _ = kernels[0].run(z, target)
+    torch.testing.assert_close(state.z, z * (1 - 0.1**2 / 2))
+    for kernel in kernels:
+        kernel.run(z, target)  # autograd would refuse: the value has no graph
+
+
+def test_combined_gradients_are_those_of_the_combination() -> None:
+    z, x = torch.randn(4, 2), torch.randn(4, 2)
+
+    def cubic(z: Tensor, x: Tensor) -> Tensor:
+        return -(z - x).abs().pow(3).sum(1)
+
+    combined = as_log_prob(tempered(product(Analytic(), cubic), 3.0), x)
+    plain = as_log_prob(lambda z, x: (gaussian(z - x) + cubic(z, x)) / 3, x)
+    for ours, autograds in zip(value_and_grad(combined, z), value_and_grad(plain, z), strict=True):
+        torch.testing.assert_close(ours, autograds)
+    torch.testing.assert_close(combined(z), plain(z))
+    assert combined.value_and_grad(z)[1].shape == z.shape  # type: ignore[attr-defined]
+
+
+def test_a_gradient_of_another_shape_is_refused() -> None:
+    class Wrong(Analytic):
+        def value_and_grad(self, z: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
+            return gaussian(z), -z.sum(1)
+
+    with pytest.raises(BadInput, match=r"gradients of shape \(4, 2\), got \(4,\)"):
+        Langevin(0.1, 2).run(torch.randn(4, 2), Wrong())
 
 
 @pytest.mark.parametrize(

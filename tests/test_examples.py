@@ -1,21 +1,31 @@
-"""Every Python block of README.md and docs/*.md runs, as a reader would run it.
+"""The documents are tested: Python blocks run, commands parse, links lead somewhere.
 
-The blocks of one file share a namespace and a temporary folder, from top to bottom. A block with
-prompts is held to the output it shows. The comment `<!-- no-test -->` above a block skips it.
+Each Python block of README.md runs alone. The blocks of one page of docs/ share a namespace and a
+temporary folder, from top to bottom. A block with prompts must give the output it shows. The
+comment `<!-- no-test -->` above a block skips it.
 """
 
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
+import shlex
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from damc.cli import COMMANDS
+from damc.cli.options import parse
+from damc.errors import BadInput
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [README, *DOCS]
+WRITTEN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})\s*([\w+-]*)")
 SKIP = "<!-- no-test -->"
 
@@ -70,14 +80,127 @@ def _closes(line: str, marks: str) -> bool:
     return len(stripped) >= len(marks) and set(stripped) == {marks[0]}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_blocks(str(page), python_blocks(page.read_text(encoding="utf-8")))
+    run_blocks(str(page), python_blocks(_text(page)))
 
 
-def test_readme_shows_code_that_runs() -> None:
-    assert python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("number", range(3))
+def test_each_example_of_the_readme_runs_alone(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks(str(README), [python_blocks(_text(README))[number]])
+
+
+def test_the_readme_has_three_examples() -> None:
+    assert len(python_blocks(_text(README))) == 3
+
+
+# Commands
+
+COUNTS = {"N", "S", "K"}  # placeholders that stand for numbers
+
+
+def commands(text: str) -> list[str]:
+    """Every `damc ...` command of a page, in sh blocks and, with arguments, inline."""
+    shell = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in shell for line in block.splitlines() if line.startswith("damc ")]
+    inline = re.findall(
+        r"`(damc\s[a-z-]+\s[^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    )
+    return [*lines, *(" ".join(code.split()) for code in inline)]
+
+
+def parses(command: str) -> None:
+    """Raises `BadInput` if the command has no such sub-command, option or choice."""
+    words = shlex.split(command, comments=True)[1:]
+    name, *rest = ("1" if word in COUNTS else word for word in words)
+    if name not in COMMANDS:
+        raise BadInput(f"there is no command {name!r}")
+    module, _, kind = COMMANDS[name].place.partition(":")
+    parse(getattr(importlib.import_module(module), kind), f"damc {name}", rest)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_parses(page: Path) -> None:
+    for command in commands(_text(page)):
+        parses(command)
+
+
+def test_wrong_commands_are_found() -> None:
+    page = "```sh\ndamc train mnist-small --iterations N  # why\n```\nor `damc toy\n--sed 1`\n"
+    right, wrong = commands(page)
+    parses(right)
+    with pytest.raises(BadInput, match="--sed"):
+        parses(wrong)
+    with pytest.raises(BadInput, match="no command 'trian'"):
+        parses("damc trian mnist-small")
+
+
+# Links
+
+LINK = re.compile(r"!?\[[^\]]*\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    """The links of a page that lead to no file or no heading."""
+    broken = []
+    for place, anchor in LINK.findall(_text(page)):
+        target = page.parent / place if place else page
+        if not target.exists() or (anchor and anchor not in anchors(_text(target))):
+            broken.append(f"{place}#{anchor}" if anchor else place)
+    return broken
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One: two\n[a](#one-two) [b](#three) [c](no.md) [d](https://e.org)\n")
+    assert broken_links(page) == ["#three", "no.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_named_module_exists(page: Path) -> None:
+    names = set(re.findall(r"`((?:damc|tests)/[a-z_0-9/]+\.py)`", _text(page)))
+    assert [name for name in sorted(names) if not (ROOT / name).is_file()] == []
+    for name in set(re.findall(r"`(damc(?:\.(?!py`)\w+)+)`", _text(page))):
+        assert _found(name), name
+
+
+def _found(name: str) -> bool:
+    """Whether a dotted name is a module or an attribute of one."""
+    path = name.split(".")
+    for cut in range(len(path), 0, -1):
+        try:
+            thing: object = importlib.import_module(".".join(path[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in path[cut:]:
+            if not hasattr(thing, attribute):
+                return False
+            thing = getattr(thing, attribute)
+        return True
+    return False
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+# The tests of this file's own reader
 
 
 PAGE = f"""# A page

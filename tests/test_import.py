@@ -1,4 +1,4 @@
-"""`import damc` stays light: torch, azula, safetensors, and nothing else of any weight."""
+"""`import damc` stays light: torch, safetensors, and nothing else of any weight."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import sys
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
 
 import damc
 
-ALLOWED = {"damc", "azula", "einops", "numpy", "safetensors", "tqdm"}
+ALLOWED = {"damc", "filelock", "numpy", "safetensors", "tqdm"}
 
 # Reports which third-party packages the statement loads beyond those of torch, and its time.
 PROBE = """
@@ -60,9 +62,15 @@ def plain() -> list[Report]:
 
 
 @pytest.fixture(scope="module")
-def training() -> Report:
-    """The heaviest dependency, which only training imports."""
+def heavy() -> Report:
+    """The heaviest dependency, which only training in several processes imports."""
     return probe("import damc, lightning_fabric")
+
+
+TRAINING = """
+import damc
+damc.fit(damc.DAMC.from_preset("digits-small"), "digits", iterations=1, progress=False)
+"""
 
 
 def test_import_loads_only_the_allowed_packages(plain: list[Report]) -> None:
@@ -78,14 +86,25 @@ def test_import_costs_little_beyond_torch(plain: list[Report]) -> None:
     assert statistics.median(report.ratio for report in plain) < 1.3, plain
 
 
-def test_the_probe_sees_a_heavy_import(training: Report) -> None:
-    assert "lightning_fabric" in training.packages - ALLOWED
-    assert training.ratio > 1.3
+def test_the_probe_sees_a_heavy_import(heavy: Report) -> None:
+    assert "lightning_fabric" in heavy.packages - ALLOWED
+    assert heavy.ratio > 1.3
 
 
-def test_training_does_without_torchvision(training: Report) -> None:
-    """azula asks pip for torchvision, which fails to load beside the CPU build of torch."""
-    assert "torchvision" not in training.packages
+def test_training_in_one_process_takes_nothing_more() -> None:
+    """lightning-fabric brings aiohttp, torchvision another torch; none is installed by default."""
+    packages = probe(TRAINING).packages
+    assert "damc" in packages
+    assert not packages & {"lightning_fabric", "torchvision", "aiohttp", "pandas", "mlxtend"}
+
+
+def test_a_plain_install_asks_for_nothing_that_harms_the_users() -> None:
+    """torchvision brings another torch, which was how azula replaced the user's."""
+    asked = [Requirement(line) for line in importlib.metadata.requires("damc") or []]
+    plain = {canonical(one.name) for one in asked if one.marker is None}
+    assert {"torch", "safetensors"} <= plain
+    harm = {"torchvision", "azula", "mlxtend", "lightning-fabric", "pandas", "aiohttp", "gdown"}
+    assert not plain & harm
 
 
 def test_version_is_that_of_the_installed_package() -> None:

@@ -7,14 +7,13 @@ __all__ = ["QUALITIES", "NetworkPlan"]
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from damc.anomaly.scaling import Columns, Scaling, kind_of
 from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import Images
 from damc.errors import BadInput
-from damc.learn import LEARNERS, Learner
+from damc.learn import LEARNERS, Learner, find_method
 from damc.learn.presets import Preset, find_preset
+from damc.seeds import global_seed
 
 QUALITIES = ("fast", "balanced", "best")
 """No network; one that learns for about 3 minutes on two cores; for about 20."""
@@ -49,9 +48,8 @@ class NetworkPlan:
     def learner(self, scaling: Scaling, seed: int) -> Learner:
         """The learner with fresh weights."""
         preset = self._preset(scaling)
-        with torch.random.fork_rng(devices=[]):  # nn.Module draws its weights from there
-            torch.manual_seed(seed)
-            return preset.learner(self.method, **(self.settings or {}))
+        with global_seed(seed):
+            return find_method(self.method).from_preset(preset, **(self.settings or {}))
 
     def train(self, learner: Learner, rows: Images, scaling: Scaling, seed: int) -> Learner:
         """Learns from images, or vectors as images ``(1, 1, d)``."""
@@ -95,7 +93,7 @@ class NetworkPlan:
                 )
         planned = max(1, round(_SHARE[self.quality] * preset.iterations))
         iterations = self.iterations or planned
-        settings = replace(preset.settings, horizon=iterations)
+        recipe = replace(preset.recipe, horizon=iterations)
         return replace(
-            preset, settings=settings, iterations=iterations, batch=self.batch or preset.batch
+            preset, recipe=recipe, iterations=iterations, batch=self.batch or preset.batch
         )

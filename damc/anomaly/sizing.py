@@ -6,8 +6,7 @@ __all__ = ["preset_for_images", "preset_for_vectors"]
 
 from dataclasses import replace
 
-from damc.learn.damc import Settings
-from damc.learn.presets import PRESETS, Preset
+from damc.learn.presets import PRESETS, Preset, Recipe
 from damc.nets.networks import Networks
 
 
@@ -30,9 +29,10 @@ def preset_for_vectors(width: int) -> Preset:
         decoder={"kind": "mlp", "hidden": [hidden, hidden], "last": None},
         encoder={"kind": "mlp", "hidden": [hidden]},
         energy={"hidden": [64, 64]},
-        amortizer={"embedding": 64, "capacity": 0.25, "solver": "multistep", "steps": 10},
+        embedding=64,
+        amortizer={"capacity": 0.25, "solver": "multistep", "steps": 10},
     )
-    settings = Settings(
+    recipe = Recipe(
         sigma=0.5,
         posterior_steps=15,
         prior_steps=20,
@@ -49,7 +49,7 @@ def preset_for_vectors(width: int) -> Preset:
         horizon=iterations,
     )
     about = f"vectors of {width}, fully connected"
-    return Preset("vectors", about, "", networks, settings, iterations=iterations)
+    return Preset("vectors", about, "", networks, recipe, iterations=iterations)
 
 
 def preset_for_images(shape: tuple[int, int, int]) -> Preset:

@@ -23,7 +23,7 @@ from damc.errors import BadInput, Diverged
 
 
 class Command(NamedTuple):
-    """One sub-command: the dataclass behind it, as "module:class", its use, and what it does."""
+    """One sub-command: its dataclass, as "module:class", its arguments, and what it does."""
 
     place: str
     usage: str
@@ -31,25 +31,25 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("damc.cli.demo:Demo", "", "the main job in a few minutes, without a download"),
-    "train": Command(
-        "damc.cli.train:Train", "PRESET", "train on images, into runs/PRESET; again to go on"
-    ),
+    "demo": Command("damc.cli.demo:Demo", "", "train, sample and report in a few minutes"),
+    "train": Command("damc.cli.train:Train", "PRESET", "train a model of images, or resume a run"),
     "train-gan": Command(
         "damc.cli.gan:TrainGAN", "[DATA]", "train a small StyleGAN, a decoder to invert"
     ),
     "train-inversion": Command(
-        "damc.cli.invert:TrainInversion", "DECODER", "learn to invert a decoder, by all methods"
+        "damc.cli.invert:TrainInversion", "DECODER", "learn to invert a decoder"
     ),
     "invert": Command(
-        "damc.cli.invert:Invert", "--generator RUN [IMAGES]", "codes that a decoder makes images of"
+        "damc.cli.invert:Invert",
+        "--decoder RUN [IMAGES]",
+        "find codes from which a decoder makes images",
     ),
     "sample": Command("damc.cli.trained:Sample", "RUN", "draw images from a trained run"),
     "reconstruct": Command(
-        "damc.cli.trained:Reconstruct", "RUN [IMAGES]", "images as the model sees them, with errors"
+        "damc.cli.trained:Reconstruct", "RUN [IMAGES]", "reconstruct images, with errors"
     ),
     "detect": Command(
-        "damc.cli.detect:Detect", "RUN IMAGES", "how unusual images are: CSV and picture"
+        "damc.cli.detect:Detect", "RUN IMAGES", "score how anomalous images are: CSV and picture"
     ),
     "evaluate": Command(
         "damc.cli.measure:Evaluate", "RUN", "Frechet and kernel distances, errors on unseen images"
@@ -58,21 +58,19 @@ COMMANDS = {
         "damc.cli.measure:Transitions", "RUN", "long chains on the learned prior, against data"
     ),
     "cost": Command(
-        "damc.cli.measure:Cost", "PRESET", "parameters and seconds of a set-up on this machine"
+        "damc.cli.measure:Cost", "PRESET", "parameters and seconds of a preset on this machine"
     ),
-    "reproduce": Command(
-        "damc.cli.reproduce:Reproduce", "TABLE", "a table of the paper, every method alike"
-    ),
-    "report": Command("damc.cli.trained:Report", "RUN", "one page about a run: report.html"),
-    "presets": Command("damc.cli.lists:Presets", "", "the set-ups that `train` knows"),
-    "methods": Command("damc.cli.lists:Methods", "", "the ways of learning that `train` knows"),
-    "data": Command("damc.cli.lists:Data", "", "which data sets are found where"),
+    "reproduce": Command("damc.cli.reproduce:Reproduce", "TABLE", "reproduce a table of the paper"),
+    "report": Command("damc.cli.trained:Report", "RUN", "write report.html, a run on one page"),
+    "presets": Command("damc.cli.lists:Presets", "", "list the presets of `train`"),
+    "methods": Command("damc.cli.lists:Methods", "", "list the learning methods of `train`"),
+    "data": Command("damc.cli.lists:Data", "", "list the named data sets, and which are found"),
     "convert": Command(
-        "damc.cli.convert:Convert", "FILE", "published .pth weights, made safe: .safetensors"
+        "damc.cli.convert:Convert", "FILE", "convert published .pth weights to .safetensors"
     ),
-    "toy": Command("damc.toy.experiment:Toy", "", "the paper's example in two dimensions"),
+    "toy": Command("damc.cli.toy:Toy", "", "the paper's two-dimensional example"),
 }
-"""Every sub-command by name, in the order of the overview; a new one is a line here.
+"""Every sub-command by name, in the order of the overview.
 
 Its dataclass has a docstring for the help, fields that tyro fills, and a method ``run()``.
 """
@@ -82,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 0, 2 for bad input or faults, 130 if stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--"]:
-        words = words[1:]  # torchrun takes options of ours for its own unless this stands first
+        words = words[1:]  # it keeps torchrun from reading our options as its own
     signal.signal(signal.SIGTERM, _interrupt)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -95,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 traceback.print_exc()
             code, sentence = _outcome(error)
             if sentence:
-                _complain(sentence)
+                _print_error(sentence)
             return code
 
 
@@ -112,8 +110,8 @@ def _run(words: list[str]) -> None:
         parse(getattr(importlib.import_module(module), kind), f"damc {name}", words[1:]).run()
     else:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(COMMANDS)}"
-        raise BadInput(f"there is no command {name!r}; {hint}")
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        raise BadInput(f"command must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
 
 
 def _overview() -> str:
@@ -121,38 +119,38 @@ def _overview() -> str:
     return (
         "damc learns energy-based priors with diffusion-amortized MCMC.\n\n"
         f"{table(rows)}\n\n"
-        "`damc COMMAND --help` says more; `damc --version` says which damc this is."
+        "`damc COMMAND --help` explains a command; `damc --version` prints the version."
     )
 
 
 def _outcome(error: BaseException) -> tuple[int, str]:
-    """The exit code, and what to say; what is not the user's doing is raised on."""
+    """The exit code and the message; an error that is a bug of damc is raised again."""
     if isinstance(error, BadInput | Diverged):
         return 2, str(error)
     if isinstance(error, KeyboardInterrupt):
         return 130, str(error) or "stopped"
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has enough; the interpreter's last flush must not complain.
+        # The reader of our output has closed it; the interpreter's last flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141, ""
     if isinstance(error, OSError):
         where = f" {error.filename}" if error.filename else ""
-        return 2, f"the system refused{where}: {error.strerror or error}"
+        return 2, f"could not read or write{where}: {error.strerror or error}"
     if isinstance(error, MemoryError) or _out_of_memory(error):
-        return 2, "there is not enough memory for this: give a smaller --batch"
+        return 2, "there is not enough memory: give a smaller --batch"
     if isinstance(error, RuntimeError) and _rank() > 0:
-        # Its peers went away; the process that knows why says so.
-        return 2, "stopped, because another process of this run did"
+        # The process that failed first reports why.
+        return 2, "stopped, because another process of this run stopped"
     raise error
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    # torch has a class for a GPU's memory; on the CPU only the words tell.
+    # torch has an exception class for the memory of GPUs only.
     words = ("can't allocate memory", "not enough memory")
     return type(error).__name__ == "OutOfMemoryError" or any(w in str(error) for w in words)
 
 
-def _complain(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     who = f"damc (process {_rank()})" if _rank() else "damc"
     sys.stderr.write(f"{who}: {' '.join(sentence.split())}\n")
 
@@ -174,6 +172,6 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    # Libraries warn their programmers; a user of the command is shown ours alone.
+    # Warnings of libraries are for programmers; users of the command see only those of damc.
     if os.environ.get("DAMC_DEBUG") or f"{os.sep}damc{os.sep}" in filename:
-        _complain(f"note: {message}")
+        _print_error(f"note: {message}")

@@ -1,13 +1,11 @@
-"""What the command says: lines, tables, and the same numbers as JSON."""
+"""What the commands print, and the machine they run on: lines, tables, devices, threads."""
 
 from __future__ import annotations
 
-__all__ = ["device", "say", "table", "write_results"]
+__all__ = ["device", "say", "shown", "stopped", "table", "use_threads"]
 
-import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ def say(text: str = "") -> None:
 
 
 def table(rows: Sequence[Sequence[Any]], head: Sequence[str] = ()) -> str:
-    """Columns of text; numbers stand to the right, and long ones get thousands commas.
+    """Columns of text; numbers are aligned to the right and have thousands separators.
 
     Example:
         >>> print(table([["digits", 1438], ["none", None]], head=["name", "images"]))
@@ -46,14 +44,6 @@ def table(rows: Sequence[Sequence[Any]], head: Sequence[str] = ()) -> str:
     )
 
 
-def write_results(folder: str | Path, results: Mapping[str, Any]) -> Path:
-    """Writes ``results.json`` into a folder; numbers that are not finite become null."""
-    from damc.files import write_atomically
-
-    text = json.dumps(_plain(results), indent=2, allow_nan=False)
-    return write_atomically(Path(folder) / "results.json", text + "\n")
-
-
 def device(name: str) -> torch.device:
     """Where to compute: "cpu", "gpu", or "auto", the accelerator if there is one."""
     import torch
@@ -64,8 +54,35 @@ def device(name: str) -> torch.device:
         return torch.get_default_device()
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if found is None:
-        raise BadInput("there is no gpu here that torch can use: give --device cpu")
+        raise BadInput("device must be cpu where torch finds no GPU, got gpu")
     return found
+
+
+def use_threads(threads: int | None) -> None:
+    """Sets the number of torch's threads; None leaves it as it is."""
+    import torch
+
+    from damc.errors import BadInput
+
+    if threads is not None and threads < 1:
+        raise BadInput(f"threads must be at least 1, got {threads}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def shown(value: Any) -> str:
+    """A value as text, floats with 4 digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def stopped(folder: Path) -> str:
+    """What an interrupted training run says: where it can be resumed."""
+    from damc.tasks.training import last_checkpoint
+
+    saved = last_checkpoint(folder)
+    if saved is None:
+        return f"stopped before the first checkpoint in {folder}"
+    return f"stopped at checkpoint {saved} in {folder}: the same command resumes it"
 
 
 def _cell(value: Any) -> str:
@@ -74,13 +91,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

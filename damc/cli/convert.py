@@ -14,20 +14,20 @@ from damc.cli.options import Option
 
 @dataclass(frozen=True)
 class Convert:
-    """Make a .safetensors file of published .pth weights: StyleGAN decoder, encoder or VGG16.
+    """Convert published .pth weights of a StyleGAN decoder, encoder or VGG16 to .safetensors.
 
-    A .pth file is a pickle and can run code where it is opened; this reads nothing but its tensors,
-    checks that they fit their network, and writes them under the same names.
+    A .pth file is a pickle, which can run code when it is opened; this command reads only its
+    tensors, checks that they fit their network, and writes them under the same names.
     """
 
     file: Annotated[Path, Option("FILE", positional=True)]
-    """The weights as published, for instance styleganinv_ffhq256_generator.pth."""
+    """The published weights, for instance styleganinv_ffhq256_generator.pth."""
 
     out: Annotated[Path | None, Option("FILE")] = None
-    """The file to write; FILE with the ending .safetensors if not given."""
+    """Output file; FILE with the suffix .safetensors if not given."""
 
     def run(self) -> None:
-        """Converts, and says what it found."""
+        """Converts, and prints what the file holds."""
         from damc.inversion.convert import convert
 
         done = convert(self.file, self.out)

@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from damc.cli.console import stopped
 from damc.cli.options import Option
-from damc.cli.train import show_summary, stopped
+from damc.cli.summary import show_summary
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The main job in a few minutes, without a download: train, sample, reconstruct, report."""
+    """Train, sample, reconstruct and report in a few minutes, without a download."""
 
     out: Annotated[Path, Option("DIR")] = Path("demo")
-    """The run folder to write; a demo that was stopped goes on."""
+    """The run folder; a demo that was stopped is resumed."""
 
     seed: Annotated[int, Option("S")] = 0
-    """One seed gives the same run again, bit for bit."""
+    """Seed of everything random; the same seed gives the same run, bit for bit."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
@@ -35,4 +36,4 @@ class Demo:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(stopped(self.out)) from None
         if summary is not None:
-            show_summary(self.out, presets.DEMO[1], summary)
+            show_summary(self.out, summary, {"preset": presets.DEMO[1]})

@@ -1,4 +1,4 @@
-"""Anomalies among images, by a trained run: `damc detect`."""
+"""Detect anomalies among images with a trained run: `damc detect`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from damc.cli.console import device, say, table, write_results
+from damc.cli.console import device, say, table
 from damc.cli.options import Option
 
 
@@ -30,11 +30,11 @@ class Detect:
     """Pictures, folders of pictures, raw or .npy files."""
 
     normal: Annotated[Path | None, Option("IMAGES")] = None
-    """Normal images that the run has not seen, for the threshold; its own test images if not
+    """Normal images that the run was not trained on, for the threshold; its test images if not
     given."""
 
     quantile: Annotated[float | None, Option("Q")] = None
-    """Share of normal images below the threshold; 0.95 if not given."""
+    """Fraction of normal images below the threshold; 0.95 if not given."""
 
     score: Literal[
         "auto",
@@ -52,19 +52,19 @@ class Detect:
     the method's; auto: all that the detector was saved with, else calibrated."""
 
     samples: Annotated[int | None, Option("K")] = None
-    """Posterior samples averaged for a score; 4 if not given."""
+    """Posterior samples that a score averages over; 4 if not given."""
 
     n: Annotated[int, Option("N")] = 8
-    """How many of the most and of the least anomalous images to show."""
+    """Number of most and of least anomalous images to show."""
 
     resize: bool = False
-    """Crop every image to its center square and resize it to what the model wants."""
+    """Crop every image to its center square and resize it to the model's size."""
 
     out: Annotated[Path | None, Option("DIR")] = None
     """Where to write; RUN/detect if not given, or RUN/detect-2, ... where that is taken."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
-    """Folder of the named data sets; if not given, the one that was trained from."""
+    """Folder of the named data sets; if not given, the one used in training."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
@@ -75,22 +75,24 @@ class Detect:
         from damc.anomaly.detect import detect, draw_ends, draw_maps, names_of
         from damc.errors import BadInput
         from damc.report.page import Section, write_report
+        from damc.report.results import write_results
         from damc.train.origin import Origin
 
-        if not self.images or self.n < 1:
-            raise BadInput("give images to score, and show at least 1 of them")
+        if not self.images:
+            raise BadInput("IMAGES must name at least one picture, folder or file, got none")
+        if self.n < 1:
+            raise BadInput(f"n must be at least 1, got {self.n}")
         start = time.monotonic()
         given: dict[str, Any] = {
             "quantile": self.quantile,
             "score_kind": None if self.score == "auto" else self.score,
             "samples": self.samples,
         }
-        origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)
+        shape = _shape(self.folder)
+        origin = Origin("", shape, resize=self.resize, root=self.data_root)
         sets = origin.load(self.images)
 
-        from damc.anomaly.detector import (
-            AnomalyDetector,  # and scikit-learn, which bad input spares
-        )
+        from damc.anomaly.detector import AnomalyDetector  # slow to import: after bad input is out
 
         detector = AnomalyDetector.from_run(
             self.folder,

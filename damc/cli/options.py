@@ -1,4 +1,4 @@
-"""Options of commands, described without tyro, which only parsing imports."""
+"""Options of commands; tyro, which parses them, is imported only then."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Option:
     """How a field of a command is written on the command line, inside `Annotated`.
 
     Attributes:
-        value: what its value is called in the help.
-        name: what the option is called, if not like the field.
-        positional: it has no name, only a place.
-        repeated: it may be given several times, and the values add up.
+        value: the placeholder of its value in the help.
+        name: of the option, if it is not that of the field.
+        positional: whether it is an argument without a name.
+        repeated: whether it may be given several times; the values are joined.
     """
 
     value: str
@@ -36,28 +36,28 @@ class Option:
 
 
 def parse(kind: type[T], prog: str, words: Sequence[str]) -> T:
-    """A command of that kind, a dataclass, filled from the words; help exits.
+    """The command, a dataclass of type `kind`, with the words parsed; `--help` exits.
 
     Raises:
-        BadInput: the words make no sense, in one sentence.
+        BadInput: for words that cannot be parsed, in one sentence.
     """
     import tyro
 
     hints = typing.get_type_hints(kind, include_extras=True)
-    # tyro finds the words of the help in the class itself, so it is given that class, not a copy.
+    # tyro reads the help from the source of the class, so it must get that class and not a copy.
     kind.__annotations__ = {name: _for_tyro(hints[name]) for name in kind.__annotations__}
-    complaint = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(complaint):
+        with contextlib.redirect_stderr(output):
             return tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as end:
         if not end.code:
             raise
-        raise BadInput(f"{_sentence(complaint.getvalue())}; {prog} --help says more") from None
+        raise BadInput(f"{_sentence(output.getvalue())}; see {prog} --help") from None
 
 
 def _sentence(box: str) -> str:
-    """What tyro says in a box of several lines: its first part, and what may have been meant."""
+    """tyro's message, a box of several lines, as a sentence: its first part, and its suggestion."""
     parts: list[list[str]] = [[]]
     for line in box.splitlines():
         inside = line.strip("│").rstrip()
@@ -75,18 +75,24 @@ def _sentence(box: str) -> str:
 
 
 _PLAIN = {
-    r"^Missing from damc [a-z-]+:": "this command wants",
+    r"^Missing from damc [a-z-]+:": "this command needs",
     r"^Error parsing (\S+):": r"\1:",
-    r"invalid literal for int\(\) with base 10:": "a whole number is wanted, got",
-    r"could not convert string to float:": "a number is wanted, got",
+    r": no type matching .* instantiated from \['(.*?)'\].*<class 'int'>.*": (
+        r" must be a whole number, got '\1'"
+    ),
+    r": no type matching .* instantiated from \['(.*?)'\].*<class 'float'>.*": (
+        r" must be a number, got '\1'"
+    ),
+    r": invalid literal for int\(\) with base 10:": " must be a whole number, got",
+    r": could not convert string to float:": " must be a number, got",
     r"^Unrecognized options:": "there is no option",
     r"^invalid choice (\S+) for argument '(\S+)'\. Expected one of \((.*)\)": (
-        r"\2 is one of \3, got \1"
+        r"\2 must be one of \3, got \1"
     ),
     r"Could not find valid parse for arguments:": "cannot read",
-    r"^Missing value for argument '(\S+)'\..*": r"\1 wants a value",
+    r"^Missing value for argument '(\S+)'\..*": r"\1 must have a value",
 }
-"""tyro's words for what goes wrong, and ours."""
+"""tyro's messages, as patterns, and ours."""
 
 
 def _for_tyro(hint: Any) -> Any:
@@ -97,7 +103,7 @@ def _for_tyro(hint: Any) -> Any:
         return hint
     conf: Any = tyro.conf  # its markers are applied to types that are known only here
     inner = typing.get_args(hint)[0]
-    # "(default: None)" helps nobody; the words of such an option say what holds without it.
+    # Instead of "(default: None)", the help text of such an option describes its default.
     silent = option.positional or types.NoneType in typing.get_args(inner)
     if option.positional:
         inner = conf.Positional[inner]

@@ -1,4 +1,4 @@
-"""`damc reproduce`: a table of the paper, made here."""
+"""`damc reproduce`: the tables of the paper."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make a table of the paper again: every method under one protocol.
+    """Reproduce a table of the paper, with every method under one protocol.
 
-    Each cell of the table is trained and measured apart from the others, and kept in the output
-    folder: the same command again goes on where it stopped, and more methods, digits or seeds are
-    added to what is there. A figure is the last iterate, the mean over seeds ± their standard
-    deviation; the paper's figures stand in brackets.
+    Each cell of the table is trained and measured on its own and kept in the output folder: the
+    same command again resumes a table that was stopped, and further methods, digits or seeds are
+    added to it. Figures are those of the last iterate, mean over seeds ± standard deviation; the
+    paper's figures are in brackets.
     """
 
     table: Annotated[str, Option("TABLE", positional=True)]
-    """Which table; `damc reproduce list` names them."""
+    """The table; `damc reproduce list` lists them."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where cells and the table are kept; results/TABLE if not given."""
+    """Output folder for cells and table; results/TABLE if not given."""
 
     scale: Literal["small", "paper"] = "small"
-    """small runs on a laptop; paper takes the paper's networks and iterations and wants GPUs."""
+    """small runs on a laptop; paper has the paper's networks and iterations and needs GPUs."""
 
     methods: Annotated[tuple[str, ...] | None, Option("NAME ...")] = None
-    """Which rows; all if not given."""
+    """Rows of the table; all if not given."""
 
     data: Annotated[tuple[str, ...] | None, Option("NAME ...")] = None
-    """Which data sets; the table's own if not given."""
+    """Data sets; the table's own if not given."""
 
     digits: Annotated[tuple[int, ...] | None, Option("DIGIT ...")] = None
-    """Held-out digits of the table anomaly; 1 4 5 7 9 if not given."""
+    """Held-out digits, in the table `anomaly`; 1 4 5 7 9 if not given."""
 
     seeds: Annotated[tuple[int, ...], Option("S ...")] = (0,)
-    """Every cell is run once for each seed."""
+    """Seeds; every cell is run once with each."""
 
     minutes: Annotated[float | None, Option("MIN")] = None
-    """Wall-clock minutes that each cell may train."""
+    """Wall-clock minutes of training in each cell."""
 
     iterations: Annotated[int | None, Option("N")] = None
-    """Iterations that each cell trains, instead of minutes."""
+    """Iterations of training in each cell, instead of minutes."""
 
     images: Annotated[int | None, Option("N")] = None
-    """Images drawn to measure distances."""
+    """Number of images drawn to measure distances."""
 
     features: Annotated[str | None, Option("NAME")] = None
-    """What distances are measured on: inception or pixel-pca."""
+    """Features for the distances: inception or pixel-pca."""
 
     inception: Annotated[Path | None, Option("FILE")] = None
-    """The Inception file, for features inception."""
+    """The Inception file, for `--features inception`."""
 
     weights: Annotated[Path | None, Option("DIR")] = None
-    """Folder of the published StyleGANs, encoders and VGG16, for inversion at scale paper."""
+    """Folder of the published StyleGANs, encoders and VGG16, for `inversion --scale paper`."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, $DAMC_DATA, else ./data."""
 
     processes: Annotated[int, Option("N")] = 1
-    """How many cells are done at a time."""
+    """Number of cells that run at the same time."""
 
     threads: Annotated[int | None, Option("N")] = None
-    """Threads of each process; all cores, shared among the processes, if not given."""
+    """Threads of each process; if not given, the processes share all cores."""
 
     def run(self) -> None:
-        """Makes the table, prints it and names the files."""
+        """Makes the table, prints it and the names of its files."""
         from damc.paper import TABLES, find_table
         from damc.paper.show import show
         from damc.paper.table import Options
@@ -103,9 +103,9 @@ class Reproduce:
             None if self.weights is None else str(self.weights),
         )
         try:
-            results = run_cells(chosen, options, out, processes=self.processes, report=_tell)
+            results = run_cells(chosen, options, out, processes=self.processes, report=_report)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"stopped; the same command goes on in {out}") from None
+            raise KeyboardInterrupt(f"stopped in {out}: the same command resumes it") from None
         command = shlex.join(["damc", *sys.argv[1:]])
         remarks = chosen.remarks(options)
         shown, files = show(chosen, results, out, command, remarks)
@@ -121,5 +121,5 @@ class Reproduce:
             say(str(path))
 
 
-def _tell(cell: Cell, state: str) -> None:
+def _report(cell: Cell, state: str) -> None:
     sys.stderr.write(f"{cell.row} on {cell.column}, seed {cell.seed}: {state}\n")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 __all__ = ["Reconstruct", "Report", "Sample"]
 
-import io
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from damc.cli.console import device, say, table, write_results
+from damc.cli.console import device, say, table
 from damc.cli.options import Option
+from damc.cli.summary import show_summary
 
 
 @dataclass(frozen=True)
@@ -23,49 +22,41 @@ class Sample:
     """The run folder that `damc train` made."""
 
     n: Annotated[int, Option("N")] = 64
-    """How many images; the picture shows the first 256."""
+    """Number of images; the picture shows the first 256."""
 
     source: Annotated[str | None, Option("SOURCE")] = None
-    """amortizer, the learned sampler; energy, Langevin chains on the energy itself; gaussian,
-    plain noise, to see what the prior adds; other methods have others. The run's best if not
-    given."""
+    """amortizer: the learned sampler; energy: Langevin chains on the energy; gaussian: N(0, I), to
+    see what the prior adds; other methods have others. The run's best source if not given."""
 
     steps: Annotated[int | None, Option("T")] = None
-    """Langevin moves of `--source energy`; the run's own number if not given."""
+    """Langevin moves of `--source energy`; the run's number if not given."""
 
     seed: Annotated[int, Option("S")] = 0
-    """One seed gives the same images again."""
+    """Seed of the draws; the same seed gives the same images."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where to write; RUN/samples if not given."""
+    """Output folder; RUN/samples if not given."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
     def run(self) -> None:
         """Draws, and writes ``SOURCE.png`` and ``samples.npy``."""
-        import numpy as np
-
-        from damc.files import write_atomically
-        from damc.report import plots
-        from damc.tasks.generate import generate, sources
+        from damc.tasks.generate import generate, write_samples
         from damc.train.loop import load
 
         learner = load(self.folder, device(self.device))
-        source = sources(learner)[0] if self.source is None else self.source
-        images = generate(learner, self.n, source=source, steps=self.steps, seed=self.seed)
-        out = self.out or self.folder / "samples"
-        picture = plots.image_grid(images[:256], out / f"{source}.png")
-        buffer = io.BytesIO()
-        np.save(buffer, images.numpy(), allow_pickle=False)
-        array = write_atomically(out / "samples.npy", buffer.getvalue())
-        say(f"{picture}  {min(self.n, 256)} of {self.n} images")
-        say(f"{array}  all of them, {tuple(images.shape)} in [-1, 1]")
+        images = generate(learner, self.n, source=self.source, steps=self.steps, seed=self.seed)
+        source = self.source or learner.sources[0]
+        for caption, path in write_samples(
+            images, self.out or self.folder / "samples", source
+        ).items():
+            say(f"{path}  {caption}")
 
 
 @dataclass(frozen=True)
 class Reconstruct:
-    """Show images as a trained run sees them, and measure how far off it is."""
+    """Reconstruct images with a trained run, and measure the errors."""
 
     folder: Annotated[Path, Option("RUN", positional=True)]
     """The run folder that `damc train` made."""
@@ -77,112 +68,73 @@ class Reconstruct:
     """Only the first N images."""
 
     steps: Annotated[int | None, Option("T")] = None
-    """Posterior moves after the amortizer's guess; the run's own number if not given."""
+    """Posterior moves after the amortizer's draw; the run's number if not given."""
 
     resize: bool = False
-    """Crop every image to its center square and resize it to what the model wants."""
+    """Crop every image to its center square and resize it to the model's size."""
 
     seed: Annotated[int, Option("S")] = 0
-    """One seed gives the same reconstructions again."""
+    """Seed of the inference; the same seed gives the same reconstructions."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where to write; RUN/reconstructions if not given."""
+    """Output folder; RUN/reconstructions if not given."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
-    """Folder of the named data sets; if not given, the one that was trained from."""
+    """Folder of the named data sets; if not given, the one used in training."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
     def run(self) -> None:
         """Reconstructs, prints the errors, writes ``reconstructions.png``."""
-        from damc.errors import BadInput
-        from damc.report import plots
-        from damc.tasks.reconstruct import reconstruct
-        from damc.train.loop import load
-        from damc.train.origin import Origin, recall
-        from damc.train.run import Run
+        from damc.tasks.reconstruct import reconstruct_run
+        from damc.tasks.trained import Trained
 
-        learner = load(self.folder, device(self.device))
-        run = Run.open(self.folder)
-        if self.images:
-            c, h, w = run.config["config"]["networks"]["shape"]
-            origin = Origin("", (c, h, w), resize=self.resize, root=self.data_root)
-            sets, kind, note = origin.load(self.images), "the images given", ""
-        else:
-            remembered = recall(run, self.data_root)
-            if remembered is None:
-                raise BadInput(f"{self.folder} was trained from Python: say which images to take")
-            unseen = remembered.unseen()
-            sets, kind, note = [unseen.images], unseen.kind, unseen.note
-        start = time.monotonic()
-        held = reconstruct(
-            learner,
-            sets,
+        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        subjects = trained.subjects(self.images, resize=self.resize)
+        found, files = reconstruct_run(
+            trained,
+            subjects,
+            self.out or self.folder / "reconstructions",
             limit=self.n,
             steps=self.steps,
             seed=self.seed,
             progress=sys.stderr.isatty(),
         )
-        out = self.out or self.folder / "reconstructions"
-        picture = plots.paired_grid(held.x, held.y, out / "reconstructions.png")
-        results = {
-            "run": str(self.folder),
-            "iteration": learner.iteration,
-            "judged_on": kind,
-            "note": note,
-            **held.table,
-            "seconds": round(time.monotonic() - start, 2),
-        }
-        path = write_results(
-            out, {**results, "mse_of_each": held.mse.tolist(), "psnr_of_each": held.psnr.tolist()}
-        )
-        if note:
-            say(f"no unseen images: {note}")
-        head = ["", "images", "MSE per pixel", "+-", "PSNR, dB"]
-        numbers = held.table
+        if subjects.note:
+            say(f"no unseen images: {subjects.note}")
+        numbers = found.table
+        keys = ("images", "mse", "mse_standard_error", "psnr")
         rows = [
-            [
-                f"model, {kind}",
-                numbers["images"],
-                numbers["mse"],
-                numbers["mse_standard_error"],
-                numbers["psnr"],
-            ],
+            [f"model, {subjects.kind}", *(numbers[key] for key in keys)],
             ["mean image", numbers["images"], numbers["mean_image_mse"], None, None],
         ]
-        say(table(rows, head))
-        say(f"{picture}  the first {len(held.x)}, originals above")
-        say(f"{path}  the table, and the error of each image")
+        say(table(rows, ["", "images", "MSE per pixel", "+-", "PSNR, dB"]))
+        for caption, path in files.items():
+            say(f"{path}  {caption}")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Make report.html of a run again: curves, samples, reconstructions, energies, settings."""
+    """Write report.html of a run again: curves, samples, reconstructions, energies, settings."""
 
     folder: Annotated[Path, Option("RUN", positional=True)]
     """The run folder that `damc train` made."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
-    """Folder of the named data sets; if not given, the one that was trained from."""
+    """Folder of the named data sets; if not given, the one used in training."""
 
     seed: Annotated[int, Option("S")] = 0
-    """One seed gives the same pictures again."""
+    """Seed of the draws; the same seed gives the same pictures."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
     def run(self) -> None:
         """Summarizes the run as `damc train` does at its end."""
-        from damc.cli.train import show_summary
         from damc.tasks.summarize import summarize
-        from damc.train.loop import load
-        from damc.train.origin import recall
-        from damc.train.run import Run
+        from damc.tasks.trained import Trained
 
-        learner = load(self.folder, device(self.device))
-        run = Run.open(self.folder)
-        origin = recall(run, self.data_root)
-        unseen = None if origin is None else origin.unseen()
-        summary = summarize(learner, run, unseen, seed=self.seed)
-        show_summary(self.folder, run.config.get("preset") or learner.name, summary)
+        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        summary = summarize(trained.learner, trained.run, trained.unseen, seed=self.seed)
+        show_summary(self.folder, summary, {"preset": trained.name})

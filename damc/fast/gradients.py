@@ -1,20 +1,24 @@
-"""Networks that stand still: their output, and gradients at the output pulled back to the input.
+"""Networks with frozen weights: their output, and gradients at it pulled back to the input.
 
 A chain evaluates the same networks dozens of times between two changes of their weights, and wants
 gradients to the latent points alone. `pullback` prepares a network for that: linear layers,
-convolutions and activations are written out without a graph, with the weights laid out once as the
-products read them fastest; every other layer is left to autograd.
+convolutions and activations are written out without a graph, with the weights packed once as the
+products read them fastest. Every other layer is left to autograd, and so is a layer that is not
+quite what its type says: a subclass, one with hooks (weight norm, spectral norm and pruning are
+hooks or a type of their own), one whose `forward` was replaced.
 """
 
 from __future__ import annotations
 
-__all__ = ["Evaluation", "Pull", "pullback", "without_shuffle"]
+__all__ = ["Evaluation", "Pull", "has_rule", "is_plain", "pullback", "rule", "without_shuffle"]
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from damc.fast.convolutions import convolution, pixel_shuffle, transposed_convolution
 
@@ -24,11 +28,44 @@ Pull = Callable[[Tensor], Tensor]
 Evaluation = Callable[[Tensor], tuple[Tensor, Pull]]
 """From an input to the output there and its `Pull`."""
 
+_Rule = TypeVar("_Rule", bound=Callable[..., Evaluation | None])
+
+
+def rule(kind: type[nn.Module]) -> Callable[[_Rule], _Rule]:
+    """Registers how a layer of exactly this type is written out; None leaves one to autograd.
+
+    The rule is given a layer that `is_plain`, and answers for the layers inside it.
+    """
+
+    def register(write_out: _Rule) -> _Rule:
+        _RULES[kind] = write_out
+        return write_out
+
+    return register
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether calling the layer does what its type's `forward` does, and nothing else."""
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
+    everywhere = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    return not (any(hooks) or "forward" in vars(layer) or everywhere)
+
+
+def has_rule(net: nn.Module) -> bool:
+    """Whether `pullback` would write out any layer of it; if not, autograd serves as well."""
+    known = _RULES.keys() | _BY_RESULT.keys()
+    return any(type(layer) in known and is_plain(layer) for layer in _flat(net))
+
 
 def pullback(net: nn.Module) -> Evaluation:
     """`net` as it is now, ready to be evaluated many times.
 
-    Later changes of the weights may or may not show. A module may bring its own `pullback()`.
+    Later changes of the weights may or may not show.
 
     Example:
         >>> y, pull = pullback(nn.Linear(2, 1, bias=False))(torch.ones(3, 2))
@@ -55,7 +92,7 @@ def pullback(net: nn.Module) -> Evaluation:
     return stages[0] if len(stages) == 1 else _chain(stages)
 
 
-def without_shuffle(net: nn.Sequential) -> tuple[nn.Sequential, int]:
+def without_shuffle(net: nn.Module) -> tuple[nn.Module, int]:
     """`net` less the pixel shuffle that it ends with, and that one's factor; 1 if it has none.
 
     Pointwise layers may follow. What is left gives the same numbers in the order of
@@ -64,10 +101,10 @@ def without_shuffle(net: nn.Sequential) -> tuple[nn.Sequential, int]:
     """
     layers = list(_flat(net))
     last = len(layers) - 1
-    while last > 0 and type(layers[last]) in _POINTWISE:
+    while last > 0 and _is_pointwise(layers[last]):
         last -= 1
     shuffle = layers[last] if layers else None
-    if not isinstance(shuffle, nn.PixelShuffle):
+    if type(shuffle) is not nn.PixelShuffle or not is_plain(shuffle):
         return net, 1
     return nn.Sequential(*layers[:last], *layers[last + 1 :]), shuffle.upscale_factor
 
@@ -81,10 +118,12 @@ def _maps(layers: list[nn.Module]) -> dict[int, Evaluation]:
     stages = {}
     for place, layer in enumerate(layers):
         source = place - 1
-        while source > 0 and type(layers[source]) in _POINTWISE:
+        while source > 0 and _is_pointwise(layers[source]):
             source -= 1
         linear = layers[source]
         if not (_makes_maps(layer) and source >= 0 and type(linear) is nn.Linear):
+            continue
+        if not is_plain(linear):
             continue
         size = tuple(layer.unflattened_size)  # type: ignore[arg-type]
         order = torch.arange(linear.out_features).view(size).permute(1, 2, 0).flatten()
@@ -97,7 +136,7 @@ def _makes_maps(layer: nn.Module) -> bool:
     """Whether it lays rows out as maps of several channels."""
     if type(layer) is not nn.Unflatten or layer.dim != 1 or len(layer.unflattened_size) != 3:
         return False
-    return layer.unflattened_size[0] > 1 and min(layer.unflattened_size) > 0
+    return is_plain(layer) and layer.unflattened_size[0] > 1 and min(layer.unflattened_size) > 0
 
 
 def _unflattened(size: tuple[int, ...]) -> Evaluation:
@@ -112,17 +151,20 @@ def _unflattened(size: tuple[int, ...]) -> Evaluation:
 
 
 def _written_out(layer: nn.Module, owned: bool) -> Evaluation | None:
-    own = getattr(layer, "pullback", None)
-    if own is not None:
-        return own()  # type: ignore[no-any-return]
+    if not is_plain(layer):
+        return None
     if type(layer) in _BY_RESULT:
         return _by_result(layer, owned)
-    rule = _RULES.get(type(layer))
-    return None if rule is None else rule(layer)
+    write_out = _RULES.get(type(layer))
+    return None if write_out is None else write_out(layer)
+
+
+def _is_pointwise(layer: nn.Module) -> bool:
+    return type(layer) in _POINTWISE and is_plain(layer)
 
 
 def _flat(net: nn.Module) -> Iterator[nn.Module]:
-    if type(net) is not nn.Sequential:
+    if type(net) is not nn.Sequential or not is_plain(net):
         yield net
         return
     for layer in net:
@@ -151,7 +193,13 @@ def _by_autograd(net: nn.Module) -> Evaluation:
         with torch.enable_grad():
             h = h.detach().requires_grad_()
             y = net(h)
-        return y.detach(), lambda grad: torch.autograd.grad(y, h, grad)[0]
+
+        def pull(grad: Tensor) -> Tensor:
+            if not y.requires_grad:  # constant, as far as torch knows
+                return torch.zeros_like(h)
+            return torch.autograd.grad(y, h, grad, materialize_grads=True)[0]
+
+        return y.detach(), pull
 
     return evaluate
 
@@ -187,17 +235,19 @@ def _by_result(layer: nn.Module, owned: bool) -> Evaluation:
     return evaluate
 
 
-def _activation(slope_times: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]) -> _Rule:
+def _activation(
+    slope_times: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor],
+) -> Callable[[nn.Module], Evaluation]:
     """A rule from ``slope_times(layer, grad, h, y)``, the gradient at h given that at y = f(h)."""
 
-    def rule(layer: nn.Module) -> Evaluation:
+    def write_out(layer: nn.Module) -> Evaluation:
         def evaluate(h: Tensor) -> tuple[Tensor, Pull]:
             y = layer(h)
             return y, lambda grad: slope_times(layer, grad, h, y)
 
         return evaluate
 
-    return rule
+    return write_out
 
 
 def _reshape(layer: nn.Module) -> Evaluation:
@@ -209,9 +259,8 @@ def _reshape(layer: nn.Module) -> Evaluation:
 
 _LINEAR = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)  # their pulls read no output
 _POINTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.SiLU, nn.GELU)
-_Rule = Callable[..., Evaluation | None]
 _aten = torch.ops.aten
-_RULES: dict[type[nn.Module], _Rule] = {
+_RULES: dict[type[nn.Module], Callable[..., Evaluation | None]] = {
     nn.Linear: _linear,
     nn.Flatten: _reshape,
     nn.Unflatten: _reshape,

@@ -1,8 +1,8 @@
-"""Published weights: state dicts of other people's files, read without running any code of theirs.
+"""State dicts from published files, read without running any code in them.
 
 A `.pth` file is a pickle, and a pickle is a program. `torch.load(weights_only=True)` builds tensors
-and refuses everything else; nothing here reads such files in any other way. `damc convert` makes
-safetensors of them, once.
+and refuses everything else; these files are read in no other way. `damc convert` converts them to
+safetensors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return load_weights(path)
     if not path.is_file():
-        raise BadInput(f"there is no weights file {path}: a .pth or .safetensors file is wanted")
+        raise BadInput(f"weights must be a .pth or .safetensors file, got no file at {path}")
     found = _torch_load(path)
     if not isinstance(found, Mapping):
-        raise BadInput(f"{path} holds a {type(found).__name__}: a state dict of tensors is wanted")
+        raise BadInput(f"{path} must hold a state dict of tensors, got {type(found).__name__}")
     state: dict[str, Tensor] = {}
     for key, value in found.items():
         if not isinstance(key, str) or not _is_dense(value):
             raise BadInput(
-                f"{path} holds a {type(value).__name__} under the key {key!r:.80}: "
-                "names and dense tensors are wanted"
+                f"{path} must hold dense tensors by name, got a {type(value).__name__} under the "
+                f"key {key!r:.80}"
             )
         state[key] = value.detach()
     return state
@@ -50,35 +50,35 @@ def fill(
     what: str,
     spare: Collection[str] = (),
 ) -> None:
-    """Put a state dict into a network on the meta device; complain about the first misfit.
+    """Load a state dict into a network on the meta device; raise for the first tensor that differs.
 
     Args:
-        net: a network whose state dict, every tensor of it, says what is wanted.
+        net: the network; its state dict defines the expected keys and shapes.
         state: the tensors, which the network then shares where they have its dtype.
-        source: what the complaint calls the state dict, a path for instance.
-        what: what it calls the network.
-        spare: keys that may be there and are not used.
+        source: the name of the state dict in error messages, for instance a path.
+        what: the name of the network in error messages.
+        spare: keys that are allowed and not used.
     """
     filled: dict[str, Tensor] = {}
-    for key, wanted in net.state_dict().items():
+    for key, expected in net.state_dict().items():
         given = state.get(key)
         if given is None and key.endswith(".num_batches_tracked"):
             # Files older than torch 0.4.1 do not count batches, and no result depends on it.
-            given = torch.zeros((), dtype=wanted.dtype)
-        _check(given, key, wanted, source, what)
+            given = torch.zeros((), dtype=expected.dtype)
+        _check(given, key, expected, source, what)
         assert given is not None
-        filled[key] = given.to(wanted.dtype)
+        filled[key] = given.to(expected.dtype)
     for key in state:
         if key not in filled and key not in spare:
-            raise BadInput(f"{source} has the key {key:.80}, which {what} does not have")
+            raise BadInput(f"{source} must have the keys of {what} only, got the key {key:.80}")
     net.load_state_dict(filled, assign=True)
 
 
 def size_of(state: Mapping[str, Tensor], default: int, *places: tuple[str, int]) -> int:
-    """A size that several tensors tell, each by its key and axis; the default if none of them does.
+    """A size that several tensors have, each given by its key and axis; the default if none does.
 
-    The most common answer, at least 1: one wrong tensor in a file does not change what the others
-    say, so the complaint is about that one.
+    The most common value, at least 1: one wrong tensor in a file does not change it, so that the
+    error message is about that tensor.
     """
     found = [
         state[key].shape[axis] for key, axis in places if key in state and axis < state[key].ndim
@@ -93,15 +93,15 @@ def _torch_load(path: Path) -> Any:
         except MemoryError:
             raise
         except Exception as error:
-            # A damaged file can fail in any way inside the reader, by a seek to before its start
-            # too (EINVAL); what else the system says is not about the content.
+            # A damaged file can fail in any way inside the reader, even by a seek to before its
+            # start (EINVAL); other errors of the system are not about the content.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             if "GLOBAL" in str(error):
-                why = "holds objects other than tensors, which damc does not open"
+                why = "a file with objects other than tensors, which damc does not open"
             else:
-                why = "is truncated or was not written by torch.save"
-            raise BadInput(f"{path} {why}: a state dict of tensors is wanted") from error
+                why = "a file that is truncated or was not written by torch.save"
+            raise BadInput(f"{path} must hold a state dict of tensors, got {why}") from error
 
 
 def _is_dense(value: Any) -> bool:
@@ -113,17 +113,18 @@ def _is_dense(value: Any) -> bool:
     )
 
 
-def _check(given: Tensor | None, key: str, wanted: Tensor, source: str, what: str) -> None:
+def _check(given: Tensor | None, key: str, expected: Tensor, source: str, what: str) -> None:
     if given is None:
         raise BadInput(
-            f"{source} lacks the key {key}: {what} wants it, of shape {tuple(wanted.shape)}"
+            f"{source} must have the key {key} of shape {tuple(expected.shape)} for {what}, "
+            "got no such key"
         )
-    if given.shape != wanted.shape:
+    if given.shape != expected.shape:
         raise BadInput(
-            f"{source} has the key {key} of shape {tuple(given.shape)}: "
-            f"{what} wants {tuple(wanted.shape)}"
+            f"{source} must have the key {key} of shape {tuple(expected.shape)} for {what}, "
+            f"got {tuple(given.shape)}"
         )
-    if given.is_floating_point() != wanted.is_floating_point():
-        raise BadInput(f"{source} has the key {key} of {given.dtype}: {wanted.dtype} is wanted")
+    if given.is_floating_point() != expected.is_floating_point():
+        raise BadInput(f"{source} must have the key {key} of {expected.dtype}, got {given.dtype}")
     if not given.isfinite().all():
-        raise BadInput(f"{source} has the key {key} with values that are not finite numbers")
+        raise BadInput(f"{source} must have finite values at the key {key}, got NaN or infinity")

@@ -1,4 +1,4 @@
-"""Published weights made safe: a `.pth` file, which is a pickle, becomes a `.safetensors` file."""
+"""Convert published weights: from a `.pth` file, which is a pickle, to a `.safetensors` file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from damc.inversion.vgg import vgg16_from
 
 @dataclass(frozen=True)
 class Converted:
-    """What was converted, and where it is now."""
+    """A converted file."""
 
     path: Path
     kind: str
-    """Which network it is, in words."""
+    """The name of the network."""
     tensors: int
     """How many tensors the file holds."""
     numbers: int
@@ -40,13 +40,13 @@ def convert(source: str | Path, out: str | Path | None = None) -> Converted:
 
     Args:
         source: the `.pth` file, as published.
-        out: the file to write; `source` with the ending `.safetensors` if not given. One that is
-            there already, with another content, is left alone.
+        out: the file to write; `source` with the suffix `.safetensors` if not given. An existing
+            file with other content is not overwritten.
     """
     source = Path(source)
     out = source.with_suffix(".safetensors") if out is None else Path(out)
     if out.suffix != ".safetensors":
-        raise BadInput(f"the file to write is {out}: a name that ends with .safetensors is wanted")
+        raise BadInput(f"out must have the suffix .safetensors, got {out}")
     state = read_checkpoint(source)
     kind, build = _network(state, source)
     build(state, str(source))
@@ -55,7 +55,7 @@ def convert(source: str | Path, out: str | Path | None = None) -> Converted:
         with on_disk("read", out):
             same = out.stat().st_size == len(data) and out.read_bytes() == data
         if not same:
-            raise BadInput(f"{out} is there already and differs: give another name with --out")
+            raise BadInput(f"out must be a new file, got {out}, which has other content")
     else:
         write_atomically(out, data)
     return Converted(out, kind, len(state), sum(tensor.numel() for tensor in state.values()))
@@ -75,12 +75,12 @@ def _network(
     state: Mapping[str, Tensor], source: Path
 ) -> tuple[str, Callable[[Mapping[str, Tensor], str], Any]]:
     if not state:
-        raise BadInput(f"{source} holds no tensors: the weights of a network are wanted")
+        raise BadInput(f"{source} must hold the weights of a network, got no tensors")
     for key in state:
         first = key.partition(".")[0]
         if first in _NETWORKS:
             return _NETWORKS[first]
     raise BadInput(
-        f"{source} begins with the key {next(iter(state))!r:.80}: the weights of a StyleGAN "
-        "decoder (mapping.*, synthesis.*), its encoder (block0.*) or VGG16 (layer0.*) are wanted"
+        f"{source} must hold the weights of a StyleGAN decoder (mapping.*, synthesis.*), its "
+        f"encoder (block0.*) or VGG16 (layer0.*), got the key {next(iter(state))!r:.80}"
     )

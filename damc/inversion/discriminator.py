@@ -2,7 +2,7 @@
 
 The residual form of Karras et al. 2020, "Analyzing and Improving the Image Quality of StyleGAN",
 with equalized weights like the decoder's, and a statistic of the batch near the end (Karras et al.
-2018) that gives away a decoder whose images are all alike.
+2018) that exposes mode collapse.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class Discriminator(nn.Module):
         check_resolution(resolution)
         check_positive(channels=channels, base=base, widest=widest, group=group)
         if base < resolution:
-            raise BadInput(
-                f"base is {base}; at {resolution} pixels it must be {resolution} or more"
-            )
+            raise BadInput(f"base must be at least the resolution, {resolution}, got {base}")
         self.shape, self.group = (channels, resolution, resolution), group
         sizes = [2**n for n in range(resolution.bit_length() - 1, 1, -1)]
         widths = [min(base // size, widest) for size in sizes]
@@ -59,7 +57,7 @@ class Discriminator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits `(B,)` of images `x: (B, C, H, W)` in [-1, 1]; positive means real."""
         if x.shape[1:] != self.shape:
-            raise BadInput(f"images have the shape {tuple(x.shape)}; (B, *{self.shape}) is wanted")
+            raise BadInput(f"images must have shape (B, *{self.shape}), got {tuple(x.shape)}")
         h = self.blocks(F.leaky_relu(self.entry(x), SLOPE))
         h = F.leaky_relu(self.conv(batch_spread(h, self.group)), SLOPE)
         h = F.leaky_relu(self.dense(h.flatten(1)), SLOPE)

@@ -7,28 +7,29 @@ non-saturating loss of Goodfellow et al. 2014 and the penalty R1 of Mescheder et
 
 from __future__ import annotations
 
-__all__ = ["GAN", "Settings", "Sizes"]
+__all__ = ["GAN", "GANSettings", "GANSizes"]
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.amortize import EMA
-from damc.errors import BadInput, Unable
+from damc.errors import BadInput
 from damc.inversion.discriminator import Discriminator
 from damc.inversion.stylegan import StyleDecoder, check_resolution
-from damc.learn.learner import Learner, Metrics, Rate
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.learn.learner import Learner
+from damc.learn.parts import Metrics
+from damc.learn.settings import OptimizerSettings
+from damc.learn.sources import Draw
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the two networks are, as plain values.
+class GANSizes:
+    """Sizes of the two networks, as plain values.
 
     The decoder's images are squares of `resolution`, a power of two; smaller images of the data
     are padded to it with -1. At size s, both networks have `min(base // s, widest)` channels.
@@ -43,12 +44,13 @@ class Sizes:
     mapping_layers: int = 4
 
     def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
+        c, h, w = self.shape  # a list, if it was read from JSON
         object.__setattr__(self, "shape", (c, h, w))
         check_resolution(self.resolution)
         if max(h, w) > self.resolution:
             raise BadInput(
-                f"the images are {h}x{w}, larger than the decoder's {self.resolution} pixels"
+                f"images must be at most {self.resolution}x{self.resolution}, as the decoder makes "
+                f"them, got {h}x{w}"
             )
 
     def build_decoder(self) -> StyleDecoder:
@@ -69,8 +71,8 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Every choice of the training."""
+class GANSettings(OptimizerSettings):
+    """Settings of the training."""
 
     r1: float = 1.0  # gamma: the weight of half the squared gradient at real images
     r1_every: int = 16  # iterations between penalties, each then as many times heavier
@@ -80,76 +82,69 @@ class Settings:
     beta2: float = 0.99
     ema_rate: float = 0.005  # of the copy of the decoder that is used
     w_rate: float = 0.005  # of the average codes
-    decay: str = "step"
-    horizon: int = 1  # of decay = "cosine"
-    clip: float = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("r1_every", "horizon"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("decoder_rate", "discriminator_rate", "clip"):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("ema_rate", "w_rate"):
-            if not 0 < getattr(self, name) <= 1:
-                raise BadInput(f"{name} must lie in (0, 1], got {getattr(self, name)}")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.r1 >= 0):
+        super().__post_init__()
+        if self.r1_every < 1 or not self.r1 >= 0 or not self.discriminator_rate > 0:
             raise BadInput(
-                "r1 must not be negative and beta1 and beta2 lie in [0, 1), got "
-                f"{self.r1}, {self.beta1} and {self.beta2}"
+                "r1_every must be at least 1, r1 not negative and discriminator_rate positive, "
+                f"got {self.r1_every}, {self.r1} and {self.discriminator_rate}"
             )
-        if self.decay not in ("step", "cosine"):
-            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
+        if not (0 < self.ema_rate <= 1 and 0 < self.w_rate <= 1):
+            raise BadInput(
+                f"ema_rate and w_rate must lie in (0, 1], got {self.ema_rate} and {self.w_rate}"
+            )
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise BadInput(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's."""
+        return self.beta1, self.beta2
 
 
 class GAN(Learner):
     """A `StyleDecoder` and a `Discriminator` that learn from each other.
 
     Args:
-        sizes: what the networks are.
-        settings: the choices of the training.
+        sizes: of the networks.
+        settings: of the training.
 
     Attributes:
-        decoder: the slowly following copy (EMA) of the decoder that learns, `learned`. It is the
-            result: `sample`, `codes` and `decode` use it.
+        decoder: the exponential moving average (EMA) of the decoder in training, `learned`. It is
+            the result: `sample`, `codes` and `decode` use it.
     """
 
     name: ClassVar[str] = "gan"
     about: ClassVar[str] = "a StyleGAN decoder against a discriminator, to be inverted"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = GANSettings
     takes_presets: ClassVar[bool] = False
     r1: Tensor
     averages: Tensor
 
-    def __init__(self, sizes: Sizes, settings: Settings | None = None) -> None:
-        s = settings or Settings()
+    def __init__(self, sizes: GANSizes, settings: GANSettings | None = None) -> None:
+        s = settings or GANSettings()
         super().__init__(s)
         self.sizes = sizes
         self.learned = sizes.build_decoder()
         self.discriminator = sizes.build_discriminator()
         self.ema = EMA(self.learned, s.ema_rate)
         self.decoder: StyleDecoder = self.ema.module
-        self.clip = s.clip
-        # The penalty is not computed every time; the last one is shown until the next.
+        # The penalty is not computed in every iteration; its last value is logged until the next.
         self.register_buffer("r1", torch.zeros(()))
         synthesis = self.learned.synthesis
         self.register_buffer("averages", torch.zeros(synthesis.layers, synthesis.style))
-        self._learn("discriminator", self.discriminator, s.discriminator_rate)
-        self._learn("decoder", self.learned, s.decoder_rate)
-
-    @classmethod
-    def build(cls, networks: Networks, settings: Any) -> GAN:
-        """No preset describes these networks, so this raises `BadInput`."""
-        raise BadInput(
-            "a gan has networks of its own and no preset: train it with `damc train-gan`, or make "
-            "it with damc.inversion.gan.GAN(Sizes(...))"
-        )
+        for name, module, rate in (
+            ("discriminator", self.discriminator, s.discriminator_rate),
+            ("decoder", self.learned, s.decoder_rate),
+        ):
+            weights = [p for p in module.parameters() if p.requires_grad]
+            self.optimizers.add(name, weights, s.learning_rate(rate), betas=s.betas)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> GAN:
         """The learner that `config` describes, with fresh weights."""
-        return cls(Sizes(**config["networks"]), Settings(**config["settings"]))
+        return cls(GANSizes(**config["networks"]), GANSettings(**config["settings"]))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -201,19 +196,13 @@ class GAN(Learner):
             decoder.truncation.w_avg.copy_(self.averages.mean(0))
         return metrics
 
-    @torch.no_grad()
-    def sample(
-        self, n: int, *, truncation: float = 1.0, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Images of the model, ``(n, C, H, W)``, of the data's shape.
+    def draws(self) -> Mapping[str, Draw]:
+        """Codes of random images, not truncated."""
+        return {"gaussian": lambda n, steps, generator: self.codes(n, generator)}
 
-        Args:
-            n: how many.
-            truncation: 1 is the model itself; smaller draws codes towards their average, where
-                images are safer and less varied.
-            generator: source of all randomness.
-        """
-        return self.crop(self.decode(self.codes(n, truncation=truncation, generator=generator)))
+    def decode(self, z: Tensor) -> Tensor:
+        """Images of codes z ``(B, layers * style)``, of the data's shape."""
+        return self.crop(self.synthesize(z))
 
     @torch.no_grad()
     def codes(
@@ -229,7 +218,7 @@ class GAN(Learner):
         w = self.decoder.codes(self._noise(n, generator), truncate=False)
         return (self.averages + (w - self.averages) * truncation).flatten(1)
 
-    def decode(self, codes: Tensor) -> Tensor:
+    def synthesize(self, codes: Tensor) -> Tensor:
         """Images of codes ``(B, layers * style)``: ``(B, C, resolution, resolution)``.
 
         A smooth function of the codes alone: the noise is the decoder's own, always the same.
@@ -237,22 +226,10 @@ class GAN(Learner):
         images: Tensor = self.decoder.synthesis(codes)
         return images
 
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Raises `Unable`: codes of images are found by inversion, not here."""
-        raise Unable("a gan has no inference of its own: `damc invert` finds the codes of images")
-
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Raises `Unable`, like `infer`."""
-        return self.infer(x, generator=generator)
-
     def pad(self, x: Tensor) -> Tensor:
         """Images ``(B, C, H, W)`` in the middle of the decoder's squares, with -1 around them."""
         if x.shape[1:] != self.sizes.shape:
-            raise BadInput(
-                f"images of shape {self.sizes.shape} are wanted, got {tuple(x.shape[1:])}"
-            )
+            raise BadInput(f"images must have shape {self.sizes.shape}, got {tuple(x.shape[1:])}")
         top, left, bottom, right = self._margins()
         return F.pad(x, (left, right, top, bottom), value=-1.0)
 
@@ -272,9 +249,3 @@ class GAN(Learner):
         return torch.randn(
             n, self.sizes.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
-
-    def _learn(self, name: str, module: nn.Module, rate: float) -> None:
-        s = self.settings
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        optimizer = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), fused=True)
-        self.own(name, optimizer, Rate(rate, s.decay, s.horizon))

@@ -1,12 +1,12 @@
 """Train a small StyleGAN in a run folder: pictures on the way, the decoder and a report at the end.
 
-The folder is then what decoder inversion inverts; `decoder.safetensors` in it has the keys of the
+`damc invert` inverts the decoder in that folder; `decoder.safetensors` has the keys of the
 published files.
 """
 
 from __future__ import annotations
 
-__all__ = ["DECODER", "GANTraining", "summarize_gan"]
+__all__ = ["DECODER", "GANTraining", "draw_samples", "plan_gan", "summarize_gan"]
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc.data import Images
-from damc.errors import Diverged
+from damc.data import Images, load_images
+from damc.errors import BadInput, Diverged
 from damc.files import to_safetensors
-from damc.inversion.gan import GAN, Settings, Sizes
+from damc.inversion.gan import GAN, GANSettings, GANSizes
+from damc.inversion.stylegan import check_resolution
 from damc.learn.learner import count
 from damc.metrics.frechet import distances, statistics
 from damc.report import plots
 from damc.report.page import Section, write_report
+from damc.report.results import labeled
+from damc.seeds import global_seed
 from damc.tasks.evaluate import choose_features
 from damc.tasks.generate import generate
-from damc.tasks.summarize import Summary
+from damc.tasks.summarize import Summary, training_seconds
 from damc.train.loop import fit
 from damc.train.origin import Origin
 from damc.train.run import Run
@@ -36,12 +39,12 @@ DECODER = "decoder.safetensors"
 
 @dataclass(frozen=True)
 class GANTraining:
-    """Everything that one training run is told.
+    """One training run of a GAN: which networks, on which images, for how long.
 
     Attributes:
-        sizes: what the networks are.
-        settings: the choices of the training.
-        folder: the run folder; a run that is there already goes on.
+        sizes: of the networks.
+        settings: of the training.
+        folder: the run folder; a run that it holds already is resumed.
         iterations: in total, counting those done before.
         origin: the images.
         seed: of the initial weights, the order of the images and every draw.
@@ -49,12 +52,12 @@ class GANTraining:
         flip: mirror each image with probability one half.
         pictures_every: iterations between pictures; by default ten times in a run, not
             more often than every hundred.
-        judged: how many images are drawn for the distances of the table.
+        samples: how many images are drawn for the distances in the table.
         loop: further options of `damc.fit`.
     """
 
-    sizes: Sizes
-    settings: Settings
+    sizes: GANSizes
+    settings: GANSettings
     folder: Path
     iterations: int
     origin: Origin
@@ -62,14 +65,14 @@ class GANTraining:
     batch: int = 32
     flip: bool = False
     pictures_every: int | None = None
-    judged: int = 1000
+    samples: int = 1000
     loop: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
         images = self.origin.train()
-        torch.manual_seed(self.seed)
-        learner = GAN(self.sizes, self.settings)
+        with global_seed(self.seed):
+            learner = GAN(self.sizes, self.settings)
         fit(
             learner,
             images,
@@ -87,7 +90,7 @@ class GANTraining:
             return None
         self.origin.remember(self.folder)
         run = Run.open(self.folder)
-        return summarize_gan(learner, run, self.origin, seed=self.seed, n=self.judged)
+        return summarize_gan(learner, run, self.origin, seed=self.seed, n=self.samples)
 
     def _watch(self, learner: Any, run: Run | None, iteration: int) -> None:
         self.origin.remember(self.folder)
@@ -96,6 +99,47 @@ class GANTraining:
                 draw_samples(learner, self.folder, seed=self.seed)
             except Diverged as error:
                 raise Diverged(f"iteration {iteration}: {error}") from error
+
+
+def plan_gan(
+    data: str,
+    folder: str | Path,
+    iterations: int,
+    *,
+    size: int = 32,
+    width: int = 16,
+    widest: int = 64,
+    style: int = 32,
+    data_root: Path | None = None,
+    resize: bool = False,
+    settings: GANSettings | None = None,
+    **training: Any,
+) -> GANTraining:
+    """The training of a small StyleGAN on any images.
+
+    Args:
+        data: a source of images, as `damc.data.load_images` takes it.
+        folder: the run folder.
+        iterations: in total, counting those done before.
+        size: height and width of the decoder's images, a power of two from 8 to 1024.
+        width: channels of the largest maps; they double with every halving of the size.
+        widest: the largest number of channels.
+        style: size of z and of the code of one layer.
+        data_root: folder of the named data sets.
+        resize: crop and resize every image to `size`.
+        settings: of the training.
+        **training: further fields of `GANTraining`.
+    """
+    check_resolution(size)
+    for name, value in {"width": width, "widest": widest, "style": style}.items():
+        if value < 1:
+            raise BadInput(f"{name} must be at least 1, got {value}")
+    shape = load_images(data, root=data_root, size=size if resize else None).shape
+    sizes = GANSizes(shape, size, latent_dim=style, style=style, base=width * size, widest=widest)
+    origin = Origin(data, shape, resize=resize, root=data_root)
+    return GANTraining(
+        sizes, settings or GANSettings(), Path(folder), iterations, origin, **training
+    )
 
 
 def draw_samples(learner: GAN, folder: Path, *, seed: int = 0, n: int = 64) -> Path:
@@ -114,8 +158,8 @@ def summarize_gan(
         run: its folder.
         origin: where its images come from.
         seed: of all draws.
-        n: how many samples are compared with as many training images. Unseen images stand beside
-            them: a perfect decoder would do as well as they do, not better.
+        n: how many samples are compared with as many training images; so are unseen images, whose
+            distance is the best that a decoder can be expected to reach.
     """
     train, unseen = origin.train(), origin.unseen()
     drawn = generate(learner, n, seed=seed)
@@ -128,31 +172,35 @@ def summarize_gan(
         "code": f"{synthesis.layers} x {synthesis.style}",
         "decoder_parameters": count(p for p in learner.learned.parameters() if p.requires_grad),
         "discriminator_parameters": count(learner.discriminator.parameters()),
-        "images_judged": n,
+        "samples": n,
         **_distances(drawn, train, unseen.images, unseen.kind),
     }
     records = run.metrics()
     if records:
-        table["seconds"] = _seconds(records)
+        table["seconds"] = training_seconds(records)
     samples = draw_samples(learner, run.path, seed=seed)
     generator = torch.Generator(learner.r1.device).manual_seed(seed)
-    safe = learner.sample(64, truncation=0.7, generator=generator).cpu()
+    with torch.no_grad():
+        safe = learner.decode(learner.codes(64, generator, truncation=0.7)).cpu()
     place = run.path / "pictures"
     pictures = {
         "Samples.": samples,
-        "The same, codes drawn towards their averages (0.7).": plots.image_grid(
+        "The same, with codes truncated towards their averages (0.7).": plots.image_grid(
             safe, place / f"truncated_{learner.iteration:08d}.png"
         ),
         "Training images.": plots.image_grid(
             train.batch(torch.arange(min(64, len(train)))), place / "data.png"
         ),
     }
-    sections = [Section("Result", settings=table), Section("Pictures", pictures=dict(pictures))]
+    sections = [
+        Section("Result", settings=labeled(table)),
+        Section("Pictures", pictures=dict(pictures)),
+    ]
     if records:
         kept = [{k: v for k, v in record.items() if k != "seconds"} for record in records]
         path = pictures["Training curves."] = plots.curves(kept, place / "curves.png")
         sections.append(Section("Training", pictures={"What was logged in training.": path}))
-    sections.append(Section("Settings", settings=run.config))
+    sections.append(Section("GANSettings", settings=run.config))
     run.write(DECODER, to_safetensors(learner.decoder.state_dict()))
     title = f"damc: a StyleGAN of {train.name} at iteration {learner.iteration:,}"
     return Summary(table, pictures, write_report(run.path / "report.html", title, sections))
@@ -170,13 +218,3 @@ def _distances(drawn: Tensor, train: Images, unseen: Images, kind: str) -> dict[
         f"pixel_pca_distance_{of}": distances(statistics(x, features), goal, split="train")[0].value
         for of, x in found.items()
     }
-
-
-def _seconds(records: list[dict[str, Any]]) -> float:
-    """Training time over all the calls that a run took; each counts from its own start."""
-    total = last = 0.0
-    for record in records:
-        now = float(record.get("seconds") or 0.0)
-        total += last if now < last else 0.0
-        last = now
-    return round(total + last, 1)

@@ -1,16 +1,8 @@
-"""Invert images: the codes that a frozen decoder would make them from, by any method."""
+"""Invert sets of images by one method: errors, tables, and the files with the codes."""
 
 from __future__ import annotations
 
-__all__ = [
-    "Found",
-    "Source",
-    "figures",
-    "invert_images",
-    "open_source",
-    "own_images",
-    "write_found",
-]
+__all__ = ["Found", "decoder_images", "figures", "invert_images", "write_found"]
 
 import csv
 import io
@@ -27,35 +19,12 @@ from torch import Tensor
 from damc.data import Images
 from damc.errors import BadInput
 from damc.files import write_atomically
-from damc.inversion.gan import GAN
 from damc.inversion.learner import Inversion
-from damc.inversion.methods import Inverted, invert
+from damc.inversion.methods import Inverted, invert, problem_of
 from damc.inversion.problem import Problem
-from damc.inversion.stylegan import StyleDecoder, load_style_decoder, style_sizes
 from damc.metrics.features import Features
 from damc.metrics.frechet import distances, statistics
 from damc.report import plots
-from damc.train.loop import load
-from damc.train.run import Run
-
-
-@dataclass(frozen=True)
-class Source:
-    """What was found where a decoder was looked for.
-
-    Attributes:
-        path: the place.
-        learner: of an inversion run; it has the decoder inside.
-        decoder: of a GAN run or a file.
-        shape: (C, H, W) of the images.
-        run: the folder, if it is one.
-    """
-
-    path: Path
-    learner: Inversion | None
-    decoder: StyleDecoder | None
-    shape: tuple[int, int, int]
-    run: Run | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +35,7 @@ class Found:
         x: the images, ``(N, C, H, W)``.
         inverted: their codes, images, errors and posterior samples.
         seconds: how long it took.
-        perceptual_name: of the network behind `inverted.perceptual`, or "none, pixels alone".
+        perceptual_name: the perceptual network of `inverted.perceptual`, or "none, pixels alone".
     """
 
     x: Tensor
@@ -111,35 +80,14 @@ class Found:
         return {name: values for name, values in known.items() if values is not None}
 
 
-def open_source(path: str | Path, device: torch.device | None = None) -> Source:
-    """A decoder from an inversion run, a GAN run, or a weights file in the published layout."""
-    path = Path(path)
-    if not path.is_dir():
-        decoder = load_style_decoder(path).to(device)
-        sizes = style_sizes(decoder.state_dict())
-        side = sizes["resolution"]
-        return Source(path, None, decoder, (sizes["channels"], side, side), None)
-    run = Run.open(path)
-    name = run.config.get("learner")
-    if name not in (GAN.name, Inversion.name):
-        raise BadInput(
-            f"{path} is a run of {name}: one of damc train-gan or damc train-inversion is wanted"
-        )
-    learner = load(path, device)
-    if isinstance(learner, Inversion):
-        return Source(path, learner, None, learner.problem.shape, run)
-    assert isinstance(learner, GAN)
-    return Source(path, None, learner.decoder, learner.sizes.shape, run)
+def decoder_images(parts: Problem | Inversion, n: int, seed: int = 0, batch: int = 50) -> Tensor:
+    """Images that the decoder makes from random codes, ``(n, C, H, W)``, which have exact inverses.
 
-
-def own_images(parts: Problem | Inversion, n: int, seed: int = 0, batch: int = 50) -> Tensor:
-    """Images that the decoder makes of codes of its own, ``(n, C, H, W)``: what it can invert.
-
-    Give another seed than to their inversion, whose random starts would be these codes, shrunk.
+    Give another seed than to their inversion, whose random starts would be these codes, truncated.
     """
     if n < 1:
-        raise BadInput(f"at least 1 image of the decoder's own is wanted, got {n}")
-    problem = parts.problem if isinstance(parts, Inversion) else parts
+        raise BadInput(f"n must be at least 1, got {n}")
+    problem = problem_of(parts)
     generator = torch.Generator(problem.mean.device).manual_seed(seed)
     z = problem.draw(n, generator)
     with torch.no_grad():
@@ -163,7 +111,7 @@ def invert_images(
         parts: the decoder alone, for "opt", or the learner of an inversion run.
         images: one set, several of one shape, or a tensor ``(N, C, H, W)`` in [-1, 1].
         method: a name in `damc.inversion.methods.METHODS`.
-        limit: only the first so many.
+        limit: only this many images, the first.
         seed: one seed gives the same codes again, for one batch size.
         batch: images inverted together.
         progress: show a progress bar, counting images.
@@ -171,10 +119,11 @@ def invert_images(
     """
     from tqdm import tqdm
 
-    if (limit is not None and limit < 1) or batch < 1:
-        raise BadInput(f"n is {limit} and batch {batch}: both must be at least 1")
+    for key, value in (("n", limit), ("batch", batch)):
+        if value is not None and value < 1:
+            raise BadInput(f"{key} must be at least 1, got {value}")
     x = _stack(images, limit)
-    problem = parts.problem if isinstance(parts, Inversion) else parts
+    problem = problem_of(parts)
     problem.check_images(x)
     generator = torch.Generator(problem.mean.device).manual_seed(seed)
     start, found = time.monotonic(), []
@@ -189,12 +138,12 @@ def invert_images(
 
 
 def figures(found: Found, features: Features | None = None) -> dict[str, float]:
-    """The figures of a table's cell: "mse", its error, "perceptual" and "frechet" where known.
+    """The figures of a table's cell: "mse", its standard error, and those that are known.
 
     Args:
         found: what `invert_images` gave.
-        features: what the Frechet distance of inversions to their images is measured on; the
-            distance is FID only on the Inception network.
+        features: of the Frechet distance between inversions and images, "frechet"; it is FID only
+            on those of the Inception network.
     """
     chosen = {
         key: float(value)
@@ -216,7 +165,7 @@ def write_found(found: Found, folder: str | Path, show: int = 32) -> dict[str, P
     Args:
         found: what `invert_images` gave.
         folder: where to write.
-        show: at most so many images are drawn.
+        show: how many images are drawn, at most.
     """
     folder, result = Path(folder), found.inverted
     written = {"codes": _npy(folder / "codes.npy", result.codes)}

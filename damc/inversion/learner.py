@@ -9,7 +9,9 @@ from __future__ import annotations
 
 __all__ = ["CodeEncoder", "Inversion", "Seen"]
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,16 +22,61 @@ from damc.density import LogProb, value_and_grad
 from damc.errors import BadInput, Diverged
 from damc.inversion.problem import Problem
 from damc.inversion.settings import InversionSettings
+from damc.kernels.base import Info
 from damc.kernels.langevin import Langevin
 from damc.latent import EnergyPrior, Posterior
-from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.damc import algorithm_1
+from damc.learn.learner import Learner
+from damc.learn.optimizers import LearningRate
+from damc.learn.parts import Chain, Metrics, energy_step, sampler_step
+from damc.learn.sources import Draw, Infer
+from damc.learn.starts import NoiseStarts, Starts
 
 
 class Seen(NamedTuple):
-    """What the amortizer is told about images: the encoder's z, and the whole condition."""
+    """Images, and what the amortizer is given of them: the encoder's z, and the condition."""
 
+    x: Tensor  # (B, C, H, W)
     code: Tensor  # (B, d)
     condition: Tensor  # (B, d) or (B, 2 d)
+
+
+class _Starts(Starts):
+    """The encoder's code during the warm-up, then q(z | x)."""
+
+    def __init__(self, learner: Inversion) -> None:
+        self.learner = learner
+
+    def draw(self, x: Any, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Starts of chains for what was `Seen`, ``(B, d)``."""
+        warm_up = self.learner.phase == "warm-up"
+        return x.code if warm_up else self.learner.start(x, generator=generator)
+
+
+class _PosteriorChain(Chain):
+    """Chains on p(z | x) of the frozen decoder: preconditioned Langevin, or Adam."""
+
+    def __init__(self, learner: Inversion) -> None:
+        s = learner.settings
+        kernel = Langevin(s.posterior_step_size, s.posterior_steps)
+        super().__init__(_Starts(learner), kernel, lambda seen: learner.posterior(seen.x))
+        self.problem, self.settings = learner.problem, s
+
+    def move(
+        self, x: Any, z: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Info]:
+        """Where the chains of what was `Seen` end, ``(B, d)``, and how they went."""
+        s, problem = self.settings, self.problem
+        if s.sampler == "langevin":
+            target = problem.stretched(self.target(x))
+            state, info = self.kernel.run(problem.squeeze(z), target, generator)
+            return problem.stretch(state.z), info
+        from damc.inversion.methods import descend
+
+        end, misfits = descend(lambda z: problem.misfit(x.x, z), z, s.posterior_steps, s.adam_rate)
+        moved = (end - z).norm(dim=1).mean()
+        calls = s.posterior_steps * len(z)
+        return end, Info(torch.ones_like(moved), moved, -misfits, calls)
 
 
 class CodeEncoder(nn.Module):
@@ -86,6 +133,7 @@ class Inversion(Learner):
     about: ClassVar[str] = "codes of images under a frozen decoder: encoder, energy, amortizer"
     settings_type: ClassVar[Any] = InversionSettings
     takes_presets: ClassVar[bool] = False
+    inference: ClassVar[str | None] = "encoder"
 
     def __init__(
         self,
@@ -103,20 +151,24 @@ class Inversion(Learner):
         self.description = description
         self.problem = problem
         self.encoder = encoder
-        self.prior = EnergyPrior(energy)
+        self.energy_prior = EnergyPrior(energy)
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
-        self.clip = s.clip
-        self.prior_kernel = Langevin(s.prior_step_size, s.prior_steps)
+        self.posterior_chain = _PosteriorChain(self)
+        self.prior_chain = Chain(
+            NoiseStarts(problem.dim),
+            Langevin(s.prior_step_size, s.prior_steps),
+            lambda x: self.energy_prior,
+        )
         for name, module, rate in (
             ("encoder", encoder, s.encoder_rate),
             ("energy", energy, s.energy_rate),
             ("amortizer", amortizer, s.amortizer_rate),
         ):
             weights = [p for p in module.parameters() if p.requires_grad]
-            optimizer = torch.optim.Adam(weights, lr=rate, betas=(0.9, 0.999), fused=True)
-            self.own(name, optimizer, Rate(rate, s.decay, s.horizon))
+            falling = LearningRate(rate, s.decay, s.horizon)
+            self.optimizers.add(name, weights, falling, betas=(0.9, 0.999))
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Inversion:
@@ -151,7 +203,7 @@ class Inversion(Learner):
         if phase == "encoder":
             metrics = self._learn_encoder(x, generator)
         else:
-            metrics = self._algorithm_1(x, phase == "warm-up", generator)
+            metrics = self._algorithm_1(x, index, generator)
         self.iteration += 1
         if phase != "encoder" and self.iteration % self.settings.ema_every == 0:
             self.ema.update()
@@ -168,17 +220,17 @@ class Inversion(Learner):
         return z * s.spread + seen.code if s.relative else z
 
     def look(self, x: Tensor) -> Seen:
-        """What the amortizer is told about images: one pass of the encoder, one gradient.
+        """What the amortizer is given of images: one pass of the encoder, one gradient.
 
         The gradient of log p(x | z) at the encoder's code is divided by the mean precision M of
         posteriors, so that it is the step which would end at the mode if the decoder were linear.
         """
         e = self.encode(x)
         if self.settings.condition == "code":
-            return Seen(e, e)
+            return Seen(x, e, e)
         _, gradient = value_and_grad(lambda z: self.problem.log_likelihood(x, z), e)
         move = self.problem.stretch(self.problem.stretch(gradient))
-        return Seen(e, torch.cat([e, move], dim=1))
+        return Seen(x, e, torch.cat([e, move], dim=1))
 
     def encode(self, x: Tensor) -> Tensor:
         """The encoder's z of images, ``(B, d)``."""
@@ -191,7 +243,7 @@ class Inversion(Learner):
 
     def posterior(self, x: Tensor) -> LogProb:
         """log p~(z | x), with the energy."""
-        return Posterior(self.prior, self.problem.log_likelihood, x)
+        return Posterior(self.energy_prior, self.problem.log_likelihood, x)
 
     def chain(
         self,
@@ -208,26 +260,37 @@ class Inversion(Learner):
         state, _ = kernel.run(self.problem.squeeze(z), target, generator, steps=steps)
         return self.problem.stretch(state.z)
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images of the prior of codes, by Langevin on the energy from N(0, I)."""
-        z = torch.empty(n, self.problem.dim, device=self.problem.mean.device)
-        z = self._prior_chain(z.normal_(generator=generator), generator)
-        with torch.no_grad():
-            return self.problem.decode(z)
+    @property
+    def prior(self) -> EnergyPrior:
+        """The energy prior of standardized codes."""
+        return self.energy_prior
 
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Standardized codes of images, ``(B, d)``, as the method "damc" finds them."""
+    def draws(self) -> Mapping[str, Draw]:
+        """Langevin on the energy of codes, from N(0, I)."""
+
+        def energy(n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
+            z = torch.empty(n, self.problem.dim, device=self.problem.mean.device)
+            z = z.normal_(generator=generator)
+            chain = self.prior_chain
+            return chain.kernel.run(z, self.energy_prior, generator, steps=steps)[0].z
+
+        return {"energy": energy}
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Images of standardized codes z ``(B, d)``."""
+        return self.problem.decode(z)
+
+    def inferences(self) -> Mapping[str, Infer]:
+        """Standardized codes as the method "damc" finds them."""
         from damc.inversion.methods import invert
 
-        codes = invert(self, x, "damc", generator=generator).codes
-        return self.problem.standardize(codes.to(self.problem.mean))
+        def damc(
+            x: Tensor, _: int | None, noise: bool, generator: torch.Generator | None
+        ) -> Tensor:
+            codes = invert(self, x, "damc", generator=generator).codes
+            return self.problem.standardize(codes.to(self.problem.mean))
 
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Images of the codes that the method "damc" finds."""
-        with torch.no_grad():
-            return self.problem.decode(self.infer(x, generator=generator))
+        return {"damc": damc}
 
     def _learn_encoder(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
         s, problem = self.settings, self.problem
@@ -246,52 +309,32 @@ class Inversion(Learner):
             "encoder_gradient": self.update("encoder", loss),
         }
 
-    def _algorithm_1(self, x: Tensor, warm_up: bool, generator: torch.Generator | None) -> Metrics:
+    def _algorithm_1(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Metrics:
         s = self.settings
 
-        # Draw DAMC samples; they start the posterior and the prior chains.
-        seen = self.look(x)
-        z0 = seen.code if warm_up else self.start(seen, generator=generator)
-        starts = z0
-        if s.noise_negatives:
-            starts = torch.cat([z0, torch.empty_like(z0).normal_(generator=generator)])
-        z_neg = self._prior_chain(starts, generator)
-        if s.sampler == "langevin":
-            z_pos = self.chain(x, z0, s.posterior_steps, generator=generator)
-        else:
-            from damc.inversion.methods import descend
+        def prior_starts(seen: Seen, z0: Tensor, generator: torch.Generator | None) -> Tensor:
+            if not s.noise_negatives:
+                return z0
+            return torch.cat([z0, torch.empty_like(z0).normal_(generator=generator)])
 
-            z_pos = descend(lambda z: self.problem.misfit(x, z), z0, s.posterior_steps, s.adam_rate)
-
-        # Update alpha: the energy by its difference, kept small by its square.
-        energy = self.prior.energy
-        assert energy is not None
-        e_pos, e_neg = energy(z_pos), energy(z_neg)
-        difference = e_pos.mean() - e_neg.mean()
-        penalty = e_pos.square().mean() + e_neg.square().mean()
-        with torch.no_grad():
-            start, end = self.problem.misfit(x, z0).mean(), self.problem.misfit(x, z_pos).mean()
-        metrics = {
-            "misfit": end,
-            "start_misfit": start,
-            "displacement": (z_pos - z0).norm(dim=1).mean(),
-            "z_norm": z_pos.square().mean(),
-            "energy_difference": difference.detach(),
-            "energy_gradient": self.update("energy", difference + s.energy_penalty * penalty),
-        }
-        # Update phi: towards where the posterior chains ended.
-        return {**metrics, **self._learn_amortizer(z_pos, seen, generator)}
-
-    def _learn_amortizer(self, z: Tensor, seen: Seen, generator: torch.Generator | None) -> Metrics:
-        s = self.settings
-        goal = (z - seen.code) / s.spread if s.relative else z
-        for _ in range(s.updates):
-            loss = self.amortizer.loss(
-                goal, seen.condition, p_uncond=s.p_uncond, generator=generator
+        def update_amortizer(seen: Seen, z: Tensor, generator: torch.Generator | None) -> Metrics:
+            goal = (z - seen.code) / s.spread if s.relative else z
+            choices = {"updates": s.updates, "p_uncond": s.p_uncond}
+            condition, update = seen.condition, self.update
+            return sampler_step(
+                self.amortizer, condition, goal, generator, update=update, **choices
             )
-            norm = self.update("amortizer", loss)
-        return {"amortizer_loss": loss.detach(), "amortizer_gradient": norm}
 
-    def _prior_chain(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        state, _ = self.prior_kernel.run(z, self.prior, generator)
-        return state.z
+        return algorithm_1(
+            self.look(x),
+            index,
+            generator,
+            posterior=self.posterior_chain,
+            prior=self.prior_chain,
+            prior_starts=prior_starts,
+            update_decoder=None,
+            update_energy=partial(
+                energy_step, self.energy_prior.energy, update=self.update, penalty=s.energy_penalty
+            ),
+            update_amortizer=update_amortizer,
+        )

@@ -1,4 +1,4 @@
-"""The ways of inverting a decoder that the paper compares, behind one function.
+"""The methods of inverting a decoder that the paper compares, behind one function.
 
 | method | starts at | then |
 |---|---|---|
@@ -13,10 +13,11 @@ describes: noisy moves on the posterior with the energy, for `lebm` and `damc`.
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "Inverted", "descend", "invert"]
+__all__ = ["METHODS", "Inverted", "Method", "descend", "invert", "problem_of"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,18 +28,40 @@ from damc.inversion.learner import Inversion
 from damc.inversion.problem import Problem
 from damc.metrics.images import mse
 
-METHODS: dict[str, int] = {
-    "opt": 100,
-    "enc": 100,
-    "lebm-1x": 100,
-    "lebm-2x": 200,
-    "lebm-4x": 400,
-    "damc": 100,
+
+class Method(NamedTuple):
+    """A row of the table above.
+
+    Attributes:
+        iterations: how many there are by default.
+        start: where they start: "random", "encoder" or "amortizer".
+        energy: whether the objective has the learned energy beside the misfit.
+        samples: whether it can draw independent posterior samples.
+    """
+
+    iterations: int
+    start: str
+    energy: bool = False
+    samples: bool = False
+
+    @property
+    def needs_learner(self) -> bool:
+        """Whether it needs learned parts beside the decoder."""
+        return self.energy or self.start != "random"
+
+
+METHODS: dict[str, Method] = {
+    "opt": Method(100, "random"),
+    "enc": Method(100, "encoder"),
+    "lebm-1x": Method(100, "random", energy=True),
+    "lebm-2x": Method(200, "random", energy=True),
+    "lebm-4x": Method(400, "random", energy=True),
+    "damc": Method(100, "amortizer", samples=True),
 }
-"""Every method and its number of iterations."""
+"""Every method by name."""
 
 TRUNCATION = 0.7
-"""How far from the average code, of 1, a random start lies."""
+"""Distance of a random start from the average code, relative to that of a random code."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +113,13 @@ def invert(
     sample_steps: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Inverted:
-    """Finds the codes that made images.
+    """Finds codes from which the decoder makes given images.
 
     Args:
-        parts: the decoder, which is enough for "opt"; the other methods want what was learned.
+        parts: the learner of an inversion run; for "opt", the decoder alone is enough.
         x: images ``(B, C, H, W)`` in [-1, 1].
         method: a name in `METHODS`.
-        sampler: "adam", noiseless, or "langevin", for "lebm" and "damc".
+        sampler: "adam", without noise, or "langevin", for "lebm" and "damc".
         iterations: the method's own number by default; 0 leaves the start as it is.
         rate: Adam's step in standardized codes.
         candidates: draws of q(z | x) from which "damc" starts at the one that fits best; they cost
@@ -108,29 +131,30 @@ def invert(
     Raises:
         Diverged: when codes or images are no longer finite.
     """
-    _check(parts, method, sampler, iterations, rate, candidates, samples)
-    problem = parts.problem if isinstance(parts, Inversion) else parts
+    problem, learner = problem_of(parts), _learner_of(parts)
+    _check(learner, method, sampler, iterations, rate, candidates, samples)
+    chosen = METHODS[method]
     x = problem.check_images(x.to(problem.mean.device))
-    n = METHODS[method] if iterations is None else iterations
-    z0 = _start(parts, x, method, candidates, generator)
-    if sampler == "langevin" and isinstance(parts, Inversion):
-        z = parts.chain(x, z0, n, generator=generator)
-    elif method.startswith("lebm") and isinstance(parts, Inversion):
-        posterior = parts.posterior(x)
-        z = descend(lambda z: -posterior(z), z0, n, rate)
+    n = chosen.iterations if iterations is None else iterations
+    z0 = _start(problem, learner, x, chosen.start, candidates, generator)
+    if sampler == "langevin" and learner is not None:
+        z = learner.chain(x, z0, n, generator=generator)
+    elif chosen.energy and learner is not None:
+        posterior = learner.posterior(x)
+        z, _ = descend(lambda z: -posterior(z), z0, n, rate)
     else:
-        z = descend(lambda z: problem.misfit(x, z), z0, n, rate)
+        z, _ = descend(lambda z: problem.misfit(x, z), z0, n, rate)
     with torch.no_grad():
         images, first = problem.decode(z), problem.decode(z0)
         perceptual = None if problem.perceptual is None else problem.perceptual_distance(x, images)
     if not bool(torch.isfinite(z).all() and torch.isfinite(images).all()):
         raise Diverged(f"the codes or images that {method} found are not finite")
     drawn = shown = None
-    if samples and isinstance(parts, Inversion):
-        moves = parts.settings.posterior_steps if sample_steps is None else sample_steps
-        seen = parts.look(x)
+    if samples and learner is not None:
+        moves = learner.settings.posterior_steps if sample_steps is None else sample_steps
+        seen = learner.look(x)
         chains = [
-            parts.chain(x, parts.start(seen, generator=generator), moves, generator=generator)
+            learner.chain(x, learner.start(seen, generator=generator), moves, generator=generator)
             for _ in range(samples)
         ]
         drawn = torch.stack([problem.codes(z) for z in chains]).cpu()
@@ -148,41 +172,56 @@ def invert(
     )
 
 
+def problem_of(parts: Problem | Inversion) -> Problem:
+    """The decoder with its codes, alone or inside a learner."""
+    return parts.problem if isinstance(parts, Inversion) else parts
+
+
 def descend(
     objective: Callable[[Tensor], Tensor], z: Tensor, iterations: int, rate: float
-) -> Tensor:
-    """Adam from z, ``(B, d)``, down an objective ``(B, d) -> (B,)``, each point for itself."""
+) -> tuple[Tensor, Tensor]:
+    """Adam from z, ``(B, d)``, down an objective ``(B, d) -> (B,)``, each point for itself.
+
+    Returns:
+        Where the points end, ``(B, d)``, and the mean objective before each iteration, ``(T,)``.
+    """
     z = z.detach().clone()
     optimizer = torch.optim.Adam([z], lr=rate)
+    values = z.new_empty(iterations)
     for k in range(iterations):
         value, z.grad = value_and_grad(objective, z)
         optimizer.step()
+        values[k] = value.mean()
         if not bool(torch.isfinite(value).all()):
             raise Diverged(f"the misfit is not finite after {k} iterations")
-    return z
+    return z, values
+
+
+def _learner_of(parts: Problem | Inversion) -> Inversion | None:
+    return parts if isinstance(parts, Inversion) else None
 
 
 def _start(
-    parts: Problem | Inversion,
+    problem: Problem,
+    learner: Inversion | None,
     x: Tensor,
-    method: str,
+    start: str,
     candidates: int,
     generator: torch.Generator | None,
 ) -> Tensor:
-    if isinstance(parts, Inversion):
-        if method == "enc":
-            return parts.encode(x)
-        if method == "damc":
-            drawn = parts.start(parts.look(x), candidates, generator=generator)
-            with torch.no_grad():
-                misfits = torch.stack([parts.problem.misfit(x, z) for z in drawn])
-            return drawn[misfits.argmin(0), torch.arange(len(x), device=x.device)]
-        parts = parts.problem
-    return parts.draw(len(x), generator) * TRUNCATION
+    """Standardized codes to start at, ``(B, d)``."""
+    if learner is None or start == "random":
+        return problem.draw(len(x), generator) * TRUNCATION
+    if start == "encoder":
+        return learner.encode(x)
+    drawn = learner.start(learner.look(x), candidates, generator=generator)
+    with torch.no_grad():
+        misfits = torch.stack([problem.misfit(x, z) for z in drawn])
+    return drawn[misfits.argmin(0), torch.arange(len(x), device=x.device)]
 
 
 def _check(
-    parts: Problem | Inversion,
+    learner: Inversion | None,
     method: str,
     sampler: str,
     iterations: int | None,
@@ -191,20 +230,24 @@ def _check(
     samples: int,
 ) -> None:
     if method not in METHODS:
-        raise BadInput(f"there is no method {method!r}: it is one of {', '.join(METHODS)}")
+        raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    chosen = METHODS[method]
     if sampler not in ("adam", "langevin"):
         raise BadInput(f"sampler must be 'adam' or 'langevin', got {sampler!r}")
-    if method != "opt" and not isinstance(parts, Inversion):
-        raise BadInput(f"the method {method} wants learned parts: train an inversion run first")
-    if sampler == "langevin" and method in ("opt", "enc"):
-        raise BadInput(f"the method {method} optimizes: the sampler langevin is lebm's and damc's")
-    if (iterations is not None and iterations < 0) or not rate > 0:
+    if chosen.needs_learner and learner is None:
         raise BadInput(
-            f"iterations must not be negative and rate positive, got {iterations} and {rate}"
+            f"the method {method} must have learned parts, got a decoder alone: train an inversion "
+            "run first"
         )
+    if sampler == "langevin" and not (chosen.energy or chosen.samples):
+        raise BadInput(f"sampler must be 'adam' for the method {method}, got {sampler!r}")
+    if iterations is not None and iterations < 0:
+        raise BadInput(f"iterations must be at least 0, got {iterations}")
+    if not rate > 0:
+        raise BadInput(f"rate must be positive, got {rate}")
     if candidates < 1:
         raise BadInput(f"candidates must be at least 1, got {candidates}")
     if samples < 0 or samples == 1:
-        raise BadInput(f"a spread wants at least 2 posterior samples, or 0 for none; got {samples}")
-    if samples and method != "damc":
-        raise BadInput(f"the method {method} draws no posterior samples: damc does")
+        raise BadInput(f"samples must be 0, for none, or at least 2, got {samples}")
+    if samples and not chosen.samples:
+        raise BadInput(f"method must be damc to draw posterior samples, got {method}")

@@ -24,7 +24,7 @@ Description = dict[str, Any]
 
 @dataclass(frozen=True)
 class InversionNetworks:
-    """A StyleGAN decoder and what is learned to invert it.
+    """A StyleGAN decoder and the networks that learn to invert it.
 
     Args:
         shape: of the images, (C, H, W); the decoder's squares are cut to it.
@@ -51,7 +51,7 @@ class InversionNetworks:
     rank: int = 512
 
     def __post_init__(self) -> None:
-        c, h, w = self.shape  # a tuple again after a journey through JSON
+        c, h, w = self.shape  # a list, if it was read from JSON
         object.__setattr__(self, "shape", (c, h, w))
 
     @classmethod
@@ -71,7 +71,7 @@ class InversionNetworks:
             shape: (C, H, W) of the images; the decoder's own by default.
             encoder: an in-domain encoder that is given, not trained.
             vgg: the perceptual network, if there is one.
-            **options: fields to set otherwise.
+            **options: fields to change.
         """
         sizes = style_sizes(decoder.state_dict())
         side, channels = sizes["resolution"], sizes["channels"]
@@ -104,6 +104,7 @@ class InversionNetworks:
             codes,
             codes.dim,
             self.shape,
+            draw=codes.draw,
             sigma=self.sigma,
             perceptual=vgg,
             perceptual_weight=self.perceptual_weight,
@@ -116,10 +117,10 @@ class InversionNetworks:
         problem: Problem | None = None,
         encoder: StyleEncoder | None = None,
     ) -> Inversion:
-        """A learner with these networks, fresh but for those that are given.
+        """A learner with these networks, initialized except those that are given.
 
         Args:
-            settings: the choices of learning.
+            settings: of the learner.
             problem: the decoder; calibrated, if an encoder is given.
             encoder: an in-domain encoder of the decoder's codes.
         """
@@ -145,8 +146,8 @@ class InversionNetworks:
         if kind == "conv":
             return nets.encoder_for(self.shape, dim, **options)
         if kind != "style":
-            raise BadInput(f"an encoder's kind is conv or style, got {kind!r}")
+            raise BadInput(f"kind of the encoder must be conv or style, got {kind!r}")
         c, h, w = self.shape
         if h != w:
-            raise BadInput(f"the in-domain encoder takes squares, the images are {h}x{w}")
+            raise BadInput(f"images of the in-domain encoder must be square, got {h}x{w}")
         return StyleEncoder(h, c, style=self.decoder["style"], **options)

@@ -1,7 +1,7 @@
 """Decoder inversion as posterior sampling: a frozen decoder, its codes, and p(code | image).
 
 Codes c are StyleGAN's extended ones, one vector for each layer, flattened to ``(B, d)``; or what
-any other module takes. Everything here moves in standardized codes z,
+any other module takes. Inversion works in standardized codes z,
 
     c = mean + scale * z,    log p(x | z) = -(P / (2 sigma^2)) misfit(x, z),
     misfit = mean squared pixel error + perceptual_weight * perceptual distance,
@@ -28,10 +28,10 @@ Draw = Callable[[int, torch.Generator | None], Tensor]
 
 
 class StyleCodes(nn.Module):
-    """A `StyleDecoder` seen from its codes: flattened w+ codes to images.
+    """The part of a `StyleDecoder` that is inverted: flattened w+ codes to images.
 
     Args:
-        decoder: the whole decoder; its mapping tells which codes are likely.
+        decoder: the whole decoder; its mapping gives random codes.
         shape: (C, H, W) of the images to give, cut from the middle where the decoder's squares are
             larger; the decoder's own by default.
     """
@@ -45,8 +45,8 @@ class StyleCodes(nn.Module):
         self.shape = c, h, w = shape or (channels, side, side)
         if c != channels or max(h, w) > side:
             raise BadInput(
-                f"images are {c}x{h}x{w}, but the decoder makes {channels}x{side}x{side} "
-                "(channels x height x width)"
+                f"images must be at most {channels}x{side}x{side} (channels x height x width), as "
+                f"the decoder makes them, got {c}x{h}x{w}"
             )
         self.corner = ((side - h) // 2, (side - w) // 2)
 
@@ -69,10 +69,11 @@ class Problem(nn.Module):
     """A frozen decoder with the coordinates in which its codes are searched.
 
     Args:
-        decoder: any module from codes ``(B, d)`` to images ``(B, C, H, W)``. If it has a method
-            `draw(n, generator)`, that gives its codes; else they are N(0, I).
+        decoder: any module from codes ``(B, d)`` to images ``(B, C, H, W)``.
         dim: d.
         shape: (C, H, W) of the images.
+        draw: random codes of the decoder, from ``(n, generator)`` to ``(n, d)``; N(0, I) by
+            default.
         sigma: standard deviation of the likelihood.
         perceptual: a module with `distance(x, y)`, ``(B,)``, such as `damc.inversion.vgg.VGG16`;
             None compares pixels alone.
@@ -94,6 +95,7 @@ class Problem(nn.Module):
         dim: int,
         shape: tuple[int, int, int],
         *,
+        draw: Draw | None = None,
         sigma: float = 0.1,
         perceptual: nn.Module | None = None,
         perceptual_weight: float = 5e-5 / 1.5,
@@ -110,6 +112,7 @@ class Problem(nn.Module):
         if perceptual is not None:
             self.perceptual = perceptual.requires_grad_(False).eval()
         self.dim, self.shape, self.sigma = dim, shape, sigma
+        self._draw = draw
         self.perceptual_weight = perceptual_weight
         rank = min(rank, dim)
         self.register_buffer("mean", torch.zeros(dim))
@@ -118,7 +121,7 @@ class Problem(nn.Module):
         self.register_buffer("stiffness", torch.zeros(rank))
 
     def train(self, mode: bool = True) -> Problem:
-        """Stays in evaluation mode: nothing here learns."""
+        """Stays in evaluation mode: nothing here is trained."""
         return super().train(False)
 
     @torch.no_grad()
@@ -130,7 +133,7 @@ class Problem(nn.Module):
         probes: int = 1024,
         batch: int = 64,
     ) -> Problem:
-        """Learns the codes' mean and spread, and in which directions the decoder is stiff.
+        """Estimates the codes' mean and spread, and the decoder's stiff directions.
 
         Stiffness is the mean of J^T J over codes, J the Jacobian of g at z: for v ~ N(0, I) in
         image space, J^T v has that covariance, so `probes` backward passes estimate it.
@@ -160,8 +163,8 @@ class Problem(nn.Module):
                 image = self.decode(z)
                 if image.shape[1:] != self.shape:
                     raise BadInput(
-                        f"the decoder gives images {tuple(image.shape[1:])}, "
-                        f"but {self.shape} was announced"
+                        f"the decoder must make images of shape {self.shape}, "
+                        f"got {tuple(image.shape[1:])}"
                     )
                 pulled.append(torch.autograd.grad((image * v).sum(), z)[0])
         found = torch.cat(pulled) / probes**0.5
@@ -172,11 +175,9 @@ class Problem(nn.Module):
         return self
 
     def draw_codes(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Codes of the decoder, ``(n, d)``."""
-        draw: Any = getattr(self.decoder, "draw", None)
-        if draw is not None:
-            codes: Tensor = draw(n, generator)
-            return codes
+        """Random codes of the decoder, ``(n, d)``."""
+        if self._draw is not None:
+            return self._draw(n, generator)
         return torch.empty(n, self.dim, device=self.mean.device).normal_(generator=generator)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -207,7 +208,7 @@ class Problem(nn.Module):
     def perceptual_distance(self, x: Tensor, y: Tensor) -> Tensor:
         """Distance of images by the perceptual network, ``(B,)``."""
         if self.perceptual is None:
-            raise BadInput("this problem compares pixels alone: it has no perceptual network")
+            raise BadInput("perceptual must be a network to measure distances by, got None")
         measure: Any = self.perceptual.distance
         distance: Tensor = measure(x, y)
         return distance
@@ -236,17 +237,15 @@ class Problem(nn.Module):
         """The images, if they are of the decoder's size and finite."""
         if x.ndim != 4 or tuple(x.shape[1:]) != self.shape or not len(x):
             c, h, w = self.shape
-            raise BadInput(
-                f"images have the shape {tuple(x.shape)}; the decoder makes (B, {c}, {h}, {w})"
-            )
+            raise BadInput(f"images must have shape (B, {c}, {h}, {w}), got {tuple(x.shape)}")
         if not bool(torch.isfinite(x).all()):
-            raise BadInput("images hold values that are not finite numbers")
+            raise BadInput("images must be finite numbers, got NaN or infinity")
         return x
 
     def check_codes(self, codes: Tensor) -> Tensor:
         """The codes, if they are of the decoder's size and finite."""
         if codes.ndim != 2 or codes.shape[1] != self.dim:
-            raise BadInput(f"codes have the shape {tuple(codes.shape)}; (B, {self.dim}) is wanted")
+            raise BadInput(f"codes must have shape (B, {self.dim}), got {tuple(codes.shape)}")
         if not bool(torch.isfinite(codes).all()):
             raise Diverged("codes are not finite numbers")
         return codes

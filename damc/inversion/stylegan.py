@@ -2,8 +2,9 @@
 
 Karras et al. 2019, "A Style-Based Generator Architecture for Generative Adversarial Networks", in
 the form of Zhu et al. 2020, "In-Domain GAN Inversion for Real Image Editing": the mapping gives a
-different code to every layer, and images end with tanh. Its file says generator; here that word is
-a random-number generator, and g is a decoder. Keys of the state dict are the published ones.
+different code to every layer, and images end with tanh. Published files call it the generator; here
+g is a decoder, and a generator a random-number generator. Keys of the state dict are the published
+ones.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class StyleDecoder(nn.Module):
         widest: the largest number of channels.
         mapping_layers: how many dense layers the mapping has.
         fused_from: the first size that is reached by a fused transposed convolution.
-        truncation: how far from the average code, of 1, the first layers go.
-        truncated_layers: how many layers that concerns.
+        truncation: factor of the distance to the average code in the first layers.
+        truncated_layers: how many layers are truncated.
 
     >>> decoder = StyleDecoder(16, latent_dim=8, style=8, base=128, widest=16, mapping_layers=2)
     >>> codes = decoder.codes(torch.zeros(3, 8))
@@ -91,9 +92,7 @@ class StyleDecoder(nn.Module):
             mapping_layers=mapping_layers,
         )
         if base < resolution:
-            raise BadInput(
-                f"base is {base}; at {resolution} pixels it must be {resolution} or more"
-            )
+            raise BadInput(f"base must be at least the resolution, {resolution}, got {base}")
         layers = 2 * (resolution.bit_length() - 2)
         self.mapping = StyleMapping(latent_dim, style, layers, mapping_layers)
         self.truncation = Truncation(style, layers, truncation, truncated_layers)
@@ -124,7 +123,7 @@ class StyleMapping(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Codes `(B, layers, style)` of latent points `z: (B, latent_dim)`."""
         if z.ndim != 2 or z.shape[1] != self.latent_dim:
-            raise BadInput(f"z has the shape {tuple(z.shape)}; (B, {self.latent_dim}) is wanted")
+            raise BadInput(f"z must have shape (B, {self.latent_dim}), got {tuple(z.shape)}")
         w = pixel_norm(z)
         for i in range(self.depth):
             w = F.leaky_relu(self.get_submodule(f"dense{i}")(w), SLOPE)
@@ -132,10 +131,10 @@ class StyleMapping(nn.Module):
 
 
 class Truncation(nn.Module):
-    """Codes drawn towards their average, where images are safer and less varied.
+    """Codes moved towards their average, where images are better and less varied.
 
     `w_avg + (w - w_avg) * c`, with c = `strength` on the first `truncated` layers and 1 above; a
-    strength of 1 changes nothing. `w_avg: (style,)` is for the training of the decoder to keep.
+    strength of 1 changes nothing. `w_avg: (style,)` is updated by the training of the decoder.
     """
 
     w_avg: Tensor
@@ -156,8 +155,8 @@ class Truncation(nn.Module):
 class StyleSynthesis(nn.Module):
     """Codes to images: a constant map, styled, convolved and doubled until it is an image.
 
-    Checkpoints hold `lod`, which told how far a decoder had grown, and an image output for each
-    size that it passed on the way. Only the last output is used here.
+    Checkpoints of progressive growing have `lod`, the current level of detail, and an image output
+    for each size. Only the last output is used here.
     """
 
     def __init__(
@@ -196,8 +195,8 @@ class StyleSynthesis(nn.Module):
         """
         if codes.shape[1:] not in ((self.layers, self.style), (self.layers * self.style,)):
             raise BadInput(
-                f"codes have the shape {tuple(codes.shape)}; (B, {self.layers}, {self.style}) or "
-                f"(B, {self.layers * self.style}) is wanted"
+                f"codes must have shape (B, {self.layers}, {self.style}) or "
+                f"(B, {self.layers * self.style}), got {tuple(codes.shape)}"
             )
         x = codes
         styles = codes.reshape(-1, self.layers, self.style).unbind(1)
@@ -205,7 +204,7 @@ class StyleSynthesis(nn.Module):
             noise = None
             if fresh_noise:
                 side = 4 * 2 ** (i // 2)
-                # Drawn where the random-number generator lives, so that a seed means one thing.
+                # Drawn on the device of the random-number generator, so that a seed is enough.
                 place = codes.device if generator is None else generator.device
                 noise = torch.randn(len(w), 1, side, side, generator=generator, device=place).to(w)
             layer = self.get_submodule(f"layer{i}")
@@ -219,7 +218,7 @@ def load_style_decoder(
 ) -> StyleDecoder:
     """A decoder from a published `.pth` file or a `.safetensors` file, in evaluation mode.
 
-    Its sizes are read off the file's tensors; the truncation is not in the file but given here.
+    Its sizes are those of the file's tensors; the truncation is an argument, as no file has it.
     """
     return style_decoder_from(read_checkpoint(path), str(path), truncation, truncated_layers)
 
@@ -230,7 +229,7 @@ def style_decoder_from(
     truncation: float = 0.7,
     truncated_layers: int = 8,
 ) -> StyleDecoder:
-    """A decoder with these tensors; `source` is what a complaint calls them."""
+    """A decoder with these tensors; `source` is their name in error messages."""
     sizes = style_sizes(state)
     with torch.device("meta"):
         decoder = StyleDecoder(**sizes)
@@ -239,22 +238,22 @@ def style_decoder_from(
     fill(decoder, {**state, "truncation.truncation": own}, source, what)
     lod = decoder.synthesis.lod.item()
     if lod != 0:
-        raise BadInput(f"{source} has a synthesis.lod of {lod:g}: 0, a grown decoder, is wanted")
+        raise BadInput(f"{source} must have synthesis.lod 0, a fully grown decoder, got {lod:g}")
     return decoder.eval()
 
 
 def check_resolution(resolution: int) -> None:
     """Raise `BadInput` unless the number is a power of two from 8 to 1024."""
     if resolution not in (8, 16, 32, 64, 128, 256, 512, 1024):
-        raise BadInput(f"resolution is {resolution}; it must be a power of two from 8 to 1024")
+        raise BadInput(f"resolution must be a power of two from 8 to 1024, got {resolution}")
 
 
 def style_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of `StyleDecoder` that these tensors tell; whoever fills it finds misfits."""
+    """The arguments of `StyleDecoder` by the shapes of these tensors, which are not checked."""
     layers = [int(n) for key in state for n in re.findall(r"^synthesis\.layer(\d{1,2})\.", key)]
     outputs = [int(n) for key in state for n in re.findall(r"^synthesis\.output(\d{1,2})\.", key)]
     depth = [int(n) for key in state for n in re.findall(r"^mapping\.dense(\d{1,2})\.", key)]
-    # Whichever goes further: in a file that was cut short, one of them may be gone.
+    # The larger of the two: a damaged file may lack some of them.
     last = max([n // 2 for n in layers] + outputs, default=6)
     resolution = 4 * 2 ** min(max(last, 1), 8)
     blocks = resolution.bit_length() - 2
@@ -286,7 +285,7 @@ def style_sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "style": size_of(
             state, 512, ("truncation.w_avg", 0), (modulation[0], 1), (modulation[1], 1)
         ),
-        # The smallest base that gives these widths; at sizes where `widest` rules, too.
+        # The smallest base that gives these widths, also where they are limited by `widest`.
         "base": max(*(4 * 2**i * width for i, width in enumerate(widths)), resolution),
         "widest": max(*widths, 1),
         "mapping_layers": max(depth, default=7) + 1,

@@ -72,7 +72,7 @@ class StyleEncoder(nn.Module):
         """Flattened codes `(B, layers * style)` of images `x: (B, C, H, W)`."""
         if x.shape[1:] != self.shape:
             c, h, w = self.shape
-            raise BadInput(f"images have the shape {tuple(x.shape)}; (B, {c}, {h}, {w}) is wanted")
+            raise BadInput(f"images must have shape (B, {c}, {h}, {w}), got {tuple(x.shape)}")
         x = self.block0(x)
         for i in range(1, self.halvings + 1):
             x = self.get_submodule(f"block{i}")(F.avg_pool2d(x, 2))
@@ -155,7 +155,7 @@ def load_style_encoder(path: str | Path) -> StyleEncoder:
 
 
 def style_encoder_from(state: Mapping[str, Tensor], source: str) -> StyleEncoder:
-    """An encoder with these tensors; `source` is what a complaint calls them."""
+    """An encoder with these tensors; `source` is their name in error messages."""
     sizes = _sizes(state)
     with torch.device("meta"):
         encoder = StyleEncoder(**sizes)
@@ -164,7 +164,7 @@ def style_encoder_from(state: Mapping[str, Tensor], source: str) -> StyleEncoder
 
 
 def _sizes(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of `StyleEncoder` that these tensors tell; whoever fills it finds misfits."""
+    """The arguments of `StyleEncoder` by the shapes of these tensors, which are not checked."""
     blocks = [int(n) for key in state for n in re.findall(r"^block(\d{1,2})\.", key)]
     last = min(max(max(blocks, default=7), 2), 9)
     widths = [

@@ -1,7 +1,7 @@
 """The layers of a style-based decoder (Karras et al. 2019, "A Style-Based Generator Architecture").
 
 Parameters are kept raw and scaled as they are used (the equalized learning rate of Karras et al.
-2018): a weight stands for `weight * gain / sqrt(fan_in) * m`, its bias for `bias * m`. Raw weights
+2018): a layer uses `weight * gain / sqrt(fan_in) * m` and `bias * m`. Raw weights
 start as N(0, 1 / m^2), so that every layer starts at variance gain^2 and an optimizer moves all of
 them at the same rate. Names of parameters are those of the published checkpoints.
 """

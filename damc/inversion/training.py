@@ -1,8 +1,8 @@
-"""Train what inversion learns, in a run folder that holds the decoder too."""
+"""Train the learned parts of inversion, in a run folder that holds the decoder too."""
 
 from __future__ import annotations
 
-__all__ = ["SMALL", "InversionTraining", "usual_iterations"]
+__all__ = ["SMALL", "InversionTraining", "default_iterations", "train_inversion"]
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -16,16 +16,18 @@ from damc.files import to_safetensors
 from damc.inversion.learner import Inversion
 from damc.inversion.networks import InversionNetworks
 from damc.inversion.settings import InversionSettings
+from damc.inversion.source import Source
 from damc.inversion.stylegan import StyleDecoder
 from damc.inversion.stylegan_encoder import StyleEncoder
 from damc.inversion.vgg import VGG16
+from damc.seeds import global_seed
 from damc.train.loop import fit
 from damc.train.origin import Origin
 from damc.train.run import Run
 
 SMALL = InversionSettings(
-    # Few-step starts, short noiseless chains and faster rates: a laptop's thousand iterations
-    # instead of the paper's 200,000.
+    # Few-step starts, short noiseless chains and higher rates: thousands of iterations on a laptop
+    # instead of the paper's 200,000 on a GPU.
     encoder_iterations=1000,
     warmup_iterations=100,
     sampler="adam",
@@ -44,18 +46,18 @@ SMALL = InversionSettings(
 """Settings for decoders below 128 pixels."""
 
 
-def usual_iterations(decoder: StyleDecoder) -> int:
-    """How long to train if nobody says: twice as long as the encoder and its warm-up, or near."""
+def default_iterations(decoder: StyleDecoder) -> int:
+    """Iterations for a decoder: about twice those of the encoder and the warm-up."""
     return 2000 if _is_small(decoder) else 20_000
 
 
 @dataclass(frozen=True)
 class InversionTraining:
-    """Everything that one training of inversion is told.
+    """One training run of inversion: which decoder, on which images, for how long.
 
     Attributes:
         decoder: what is inverted; it is not changed.
-        folder: the run folder; a run that is there already goes on.
+        folder: the run folder; a run that it holds already is resumed.
         iterations: in total, counting those done before.
         origin: the images to learn from.
         seed: of the initial weights, the order of the images and every draw.
@@ -82,8 +84,8 @@ class InversionTraining:
     def run(self) -> Inversion:
         """Trains, and gives the learner."""
         images = self.origin.train()
-        torch.manual_seed(self.seed)
-        learner = self.learner()
+        with global_seed(self.seed):
+            learner = self.learner()
         fit(
             learner,
             images,
@@ -110,7 +112,7 @@ class InversionTraining:
         try:
             settings = replace(settings, **self.changes)
         except TypeError as error:
-            raise BadInput(f"inversion has no such setting: {error}") from error
+            raise BadInput(f"changes must be settings of inversion: {error}") from error
         place = next(self.decoder.parameters()).device
         problem = described.problem(self.decoder, self.vgg).to(place)
         there = (self.folder / "config.json").is_file() and Run.open(self.folder).checkpoints()
@@ -119,10 +121,68 @@ class InversionTraining:
         return described.learner(settings, problem, self.encoder)
 
 
+def train_inversion(
+    source: Source,
+    folder: str | Path | None = None,
+    *,
+    iterations: int | None = None,
+    data: str | None = None,
+    data_root: Path | None = None,
+    resize: bool = False,
+    encoder: StyleEncoder | None = None,
+    vgg: VGG16 | None = None,
+    batch: int = 32,
+    seed: int = 0,
+    changes: dict[str, Any] | None = None,
+    **loop: Any,
+) -> Inversion:
+    """Trains an inversion run for a decoder, or resumes it.
+
+    Args:
+        source: the decoder.
+        folder: the run folder; by default "inversion" inside the decoder's run folder.
+        iterations: in total; see `default_iterations`.
+        data: images to learn from; by default those that the decoder was trained on.
+        data_root: folder of the named data sets.
+        resize: crop and resize the images to the decoder's size.
+        encoder: an in-domain encoder that is given, not trained.
+        vgg: the perceptual network; without one, pixels are compared.
+        batch: images an iteration.
+        seed: of the initial weights, the order of the images and every draw.
+        changes: settings to change, by name.
+        **loop: further options of `damc.fit`.
+    """
+    if source.decoder is None:
+        raise BadInput(
+            "decoder must be a run of damc train-gan or a StyleGAN file, got the inversion run "
+            f"{source.path}"
+        )
+    origin = source.origin(data_root)
+    if data is not None:
+        origin = Origin(data, source.shape, resize=resize, root=data_root)
+    elif origin is None:
+        raise BadInput(f"data must be given for {source.path}, which does not name its images")
+    elif resize:
+        origin = replace(origin, resize=True)
+    training = InversionTraining(
+        source.decoder,
+        source.inversion_folder if folder is None else Path(folder),
+        default_iterations(source.decoder) if iterations is None else iterations,
+        origin,
+        seed=seed,
+        batch=batch,
+        changes=changes or {},
+        encoder=encoder,
+        vgg=vgg,
+        loop=loop,
+    )
+    return training.run()
+
+
 def _is_small(decoder: StyleDecoder) -> bool:
     return decoder.synthesis.layers < 12
 
 
 def _digest(decoder: StyleDecoder) -> str:
-    """16 hex digits that tell one decoder from another."""
+    """16 hex digits that identify a decoder."""
     return hashlib.sha256(to_safetensors(decoder.state_dict())).hexdigest()[:16]

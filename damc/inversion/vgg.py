@@ -1,9 +1,9 @@
-"""VGG16 up to its tenth convolution: the features in which images are compared as an eye would.
+"""VGG16 up to its tenth convolution: features for a perceptual distance of images.
 
 Simonyan & Zisserman 2015, "Very Deep Convolutional Networks for Large-Scale Image Recognition".
 Weights are those of the original release (`vgg16.pth` of in-domain inversion, Zhu et al. 2020),
-which wants blue, green and red from 0 to 255 minus the mean of its training images. That of
-torchvision, and LPIPS on it, has other weights and another input scale.
+whose input is blue, green and red from 0 to 255 minus the mean of the training images.
+torchvision's VGG16, and LPIPS on it, have other weights and another input scale.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class VGG16(nn.Module):
         """Features `(B, 8 * width, H // 8, W // 8)` of images `x: (B, C, H, W)`, C of 1 or 3."""
         if x.ndim != 4 or x.shape[1] not in (1, 3) or min(x.shape[2:]) < 8:
             raise BadInput(
-                f"images have the shape {tuple(x.shape)}; VGG16 wants (B, 1, H, W) or "
-                "(B, 3, H, W) with H and W of 8 or more"
+                "images must have shape (B, 1, H, W) or (B, 3, H, W) with H and W of at least 8, "
+                f"got {tuple(x.shape)}"
             )
         x = (x.expand(-1, 3, -1, -1).flip(1) + 1) * 127.5 - x.new_tensor(MEAN).view(-1, 1, 1)
         for layer in self.children():

@@ -4,22 +4,33 @@ The convention everywhere is the paper's equation 3 with step size s,
 
     z' = z + (s^2 / 2) grad log p(z) + s w,    w ~ N(0, I).
 
-A kernel moves many chains in one batch.
+A kernel moves many chains in one batch. With a `scale` L, a factor of a covariance, every kernel
+makes its moves in the coordinates v of z = L v, where a Gaussian of covariance L L^T is round:
+gradients are pulled back by L^T, moves are pushed forward by L, and no equation changes.
 """
 
 from __future__ import annotations
 
-__all__ = ["Info", "Kernel", "State", "StepInfo", "evaluate"]
+__all__ = [
+    "Info",
+    "Kernel",
+    "State",
+    "StepInfo",
+    "adapted",
+    "check_target_acceptance",
+    "evaluate",
+]
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from damc.density import LogProb, Target, still, value_and_grad
+from damc.density import LogProb, Target, value_and_grad
 from damc.errors import BadInput, Diverged
+from damc.fast.frozen import frozen
 
 
 class State(NamedTuple):
@@ -32,7 +43,7 @@ class State(NamedTuple):
     z: Tensor  # points, (B, d)
     log_prob: Tensor | None = None  # (B,)
     grad: Tensor | None = None  # (B, d)
-    step_size: float | Tensor | None = None  # one for all, or (B, 1); adapted by `MALA`
+    step_size: float | Tensor | None = None  # one for all, or broadcast to (B, d); adapted
     moves: int = 0  # moves made so far
     velocity: Tensor | None = None  # (B, d); of `damc.kernels.underdamped.Underdamped`
 
@@ -43,6 +54,8 @@ class StepInfo(NamedTuple):
     log_prob: Tensor  # at the points it left from, (B,)
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     acceptance: Tensor | None = None  # probability, (B,); None if no move is ever refused
+    local_acceptance: Tensor | None = None  # of `Independence`'s local kernel, (B,)
+    divergent: Tensor | None = None  # proposals refused because they are not finite, bool, (B,)
 
 
 class Info(NamedTuple):
@@ -53,6 +66,8 @@ class Info(NamedTuple):
     log_prob: Tensor  # at the points that each of the T moves left from, (T,)
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
+    local_acceptance: Tensor | None = None  # of `Independence`'s local kernel, ()
+    divergences: Tensor | None = None  # proposals refused because they are not finite, counted, ()
 
 
 def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
@@ -66,28 +81,66 @@ def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
     return *value_and_grad(log_prob, state.z), len(state.z)
 
 
+def adapted(
+    step_size: float | Tensor, acceptance: Tensor, target: float | None, moves: int
+) -> float | Tensor:
+    """The step size moved towards a mean acceptance, by stochastic approximation:
+
+        log s <- log s + (t + 1)^-0.6 (mean acceptance - a) / min(a, 1 - a)    after move t,
+
+    a being the target; without one the size stays. The gains vanish, so the size settles, and a
+    size that is far too small still grows e-fold in the first moves however near to 1 the target.
+    """
+    if target is None:
+        return step_size
+    gain = (moves + 1) ** -0.6 / min(target, 1 - target)
+    return step_size * torch.exp(gain * (acceptance.mean() - target))
+
+
+def check_target_acceptance(target: float | None) -> None:
+    """Refuses what is no probability."""
+    if target is not None and not 0 < target < 1:
+        raise BadInput(f"target_acceptance must lie between 0 and 1, got {target}")
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A Markov kernel that runs `steps` moves of size `step_size`; subclasses write `step`.
 
     Args:
-        step_size: s, one number or one for each chain, ``(B,)``.
+        step_size: s, one number, one for each chain, ``(B,)``, or one for each dimension (of each
+            chain), ``(1, d)`` or ``(B, d)``.
         steps: how many moves `run` makes.
+        scale: preconditioner, a standard deviation for each dimension, ``(d,)``, or a factor L of a
+            covariance L L^T, ``(d, d)``; None is the identity.
     """
 
     step_size: float | Tensor = 0.1
     steps: int = 30
+    scale: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         s = self.step_size
         sizes = s.flatten().tolist() if isinstance(s, Tensor) else [s]
-        flat = not isinstance(s, Tensor) or s.ndim <= 1
+        flat = not isinstance(s, Tensor) or s.ndim <= 2
         if not flat or not all(0 < size < math.inf for size in sizes):
             raise BadInput(
-                f"step_size must be a positive number, or one for each chain, got {self.step_size}"
+                "step_size must be a positive number, or one for each chain or dimension, "
+                f"got {self.step_size}"
             )
         if self.steps < 1:
             raise BadInput(f"steps must be at least 1, got {self.steps}")
+        scale = self.scale
+        if scale is not None and not (
+            0 < scale.ndim <= 2
+            and scale.shape[0] == scale.shape[-1]
+            and bool(scale.isfinite().all())
+            and bool((scale if scale.ndim == 1 else scale.diagonal()).all())
+        ):
+            raise BadInput(
+                "scale must be a standard deviation for each dimension, (d,), or a factor of a "
+                f"covariance, (d, d), finite and not 0, got shape {tuple(scale.shape)}"
+            )
 
     def init(self, z: Tensor) -> State:
         """The state of chains that start at z, ``(B, d)``; nothing is evaluated yet."""
@@ -95,19 +148,54 @@ class Kernel:
             raise BadInput(
                 f"chains start at points (B, d) of floating type, got {z.dtype} {tuple(z.shape)}"
             )
+        if self.scale is not None and len(self.scale) != z.shape[1]:
+            raise BadInput(f"scale has {len(self.scale)} dimensions for points {tuple(z.shape)}")
         s = self.step_size
         if not isinstance(s, Tensor):
             return State(z.detach(), step_size=float(s))
-        if s.ndim and len(s) != len(z):
-            raise BadInput(f"got {len(s)} step sizes for {len(z)} chains; give one for each chain")
         s = s.to(z)
-        return State(z.detach(), step_size=s[:, None] if s.ndim else s)
+        s = s[:, None] if s.ndim == 1 else s
+        if s.ndim and (s.shape[0] not in (1, len(z)) or s.shape[1] not in (1, z.shape[1])):
+            raise BadInput(
+                f"got {s.shape[0]} step sizes for {len(z)} chains; give one for each chain, (B,), "
+                "or for each dimension, (1, d) or (B, d)"
+            )
+        return State(z.detach(), step_size=s)
+
+    def pull(self, grad: Tensor) -> Tensor:
+        """L^T grad: gradients ``(B, d)`` in the coordinates in which moves are made."""
+        if self.scale is None:
+            return grad
+        return grad * self.scale if self.scale.ndim == 1 else grad @ self.scale
+
+    def push(self, move: Tensor) -> Tensor:
+        """L v: moves ``(B, d)`` made in those coordinates, in z's own."""
+        if self.scale is None:
+            return move
+        return move * self.scale if self.scale.ndim == 1 else move @ self.scale.T
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
     ) -> tuple[State, StepInfo]:
         """One move of every chain."""
         raise NotImplementedError
+
+    def relocate(self, state: State, where: Tensor, new: State) -> State:
+        """The state after something else than this kernel put some of its chains elsewhere.
+
+        Args:
+            state: of all chains, with `log_prob` and `grad`.
+            where: which chains, bool, ``(B,)``.
+            new: where those are then, with `log_prob` and `grad`.
+        """
+        assert state.log_prob is not None and new.log_prob is not None
+        assert state.grad is not None and new.grad is not None
+        rows = where[:, None]
+        return state._replace(
+            z=torch.where(rows, new.z, state.z),
+            log_prob=torch.where(where, new.log_prob, state.log_prob),
+            grad=torch.where(rows, new.grad, state.grad),
+        )
 
     def run(
         self,
@@ -130,17 +218,20 @@ class Kernel:
                 memory does not grow with the number of moves.
 
         Raises:
-            Diverged: if a chain left the finite numbers; names the quantity and the move.
+            Diverged: if a chain left the finite numbers, or all proposals did; names the quantity
+                and the move.
         """
         steps = self.steps if steps is None else steps
         if steps < 0:
             raise BadInput(f"steps must not be negative, got {steps}")
-        target = still(log_prob)
+        target = frozen(log_prob)
         state = z if isinstance(z, State) else self.init(z)
         start, calls = state.z, 0
         # Allocated once: small results that stay behind after every move would pin the large
         # blocks freed around them, and a long run's memory would grow.
         values, acceptance = start.new_empty(steps), start.new_ones(steps)
+        local = acceptance.clone()
+        divergences = torch.zeros((), dtype=torch.long, device=start.device)
         trace = start.new_empty(steps // thin, *start.shape) if thin else None
         for t in range(steps):
             state, move = self.step(state, target, generator)
@@ -148,6 +239,10 @@ class Kernel:
             values[t] = move.log_prob.mean()
             if move.acceptance is not None:
                 acceptance[t] = move.acceptance.mean()
+            if move.local_acceptance is not None:
+                local[t] = move.local_acceptance.mean()
+            if move.divergent is not None:
+                divergences += move.divergent.sum()
             if trace is not None and thin and (t + 1) % thin == 0:
                 trace[t // thin] = state.z
         info = Info(
@@ -156,6 +251,8 @@ class Kernel:
             log_prob=values,
             gradient_calls=calls,
             trace=trace,
+            local_acceptance=local.mean() if steps else start.new_ones(()),
+            divergences=divergences,
         )
         self._check(state, info)
         return state, info
@@ -163,8 +260,17 @@ class Kernel:
     def _check(self, state: State, info: Info) -> None:
         # One look at the end instead of one in every move: a value that is not finite stays so
         # in the averages, and asking a GPU after every move would stall it.
-        if bool(torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)):
+        finite = torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)
+        proposals = len(info.log_prob) * len(state.z)
+        assert info.divergences is not None
+        if bool(finite & ((info.divergences < proposals) | (proposals == 0))):
             return
+        if bool(finite):
+            raise Diverged(
+                f"no proposal in {len(info.log_prob)} moves had a finite acceptance probability: "
+                "the log-density or its gradient is NaN all around the points where chains start, "
+                f"or step size {float(torch.as_tensor(state.step_size).max()):g} is too large"
+            )
         bad = (~torch.isfinite(info.log_prob)).nonzero()
         move = int(bad[0]) if len(bad) else len(info.log_prob)
         if move == 0:

@@ -7,6 +7,7 @@ __all__ = ["Underdamped"]
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from damc.density import LogProb
 from damc.errors import BadInput
@@ -54,6 +55,7 @@ class Underdamped(Kernel):
         z, h, v = state.z, state.step_size, state.velocity
         assert h is not None
         value, grad, calls = evaluate(state, log_prob)
+        grad = self.pull(grad)
         if v is None:
             v = torch.empty_like(z).normal_(generator=generator) + h / 2 * grad
         else:
@@ -61,8 +63,18 @@ class Underdamped(Kernel):
         keep = torch.exp(torch.as_tensor(-self.friction * h, dtype=z.dtype, device=z.device))
         w = torch.empty_like(z).normal_(generator=generator)
 
-        z = z + h / 2 * v
+        z = z + self.push(h / 2 * v)
         v = keep * v + torch.sqrt(1 - keep**2) * w
-        z = z + h / 2 * v
+        z = z + self.push(h / 2 * v)
         state = State(z, step_size=h, moves=state.moves + 1, velocity=v)
         return state, StepInfo(value, calls)
+
+    def relocate(self, state: State, where: Tensor, new: State) -> State:
+        # A chain that is carried elsewhere keeps the velocity v + h/2 grad(z) that its last half
+        # kick would have given it. That kick is postponed and will be made with the gradient at
+        # the new point, so the difference is settled here.
+        h, v = state.step_size, state.velocity
+        assert h is not None and state.grad is not None and new.grad is not None
+        if v is not None:
+            v = torch.where(where[:, None], v + h / 2 * self.pull(state.grad - new.grad), v)
+        return super().relocate(state, where, new)._replace(velocity=v)

@@ -9,8 +9,7 @@ from damc.errors import BadInput
 from damc.learn.abp import ABP
 from damc.learn.adaptive import AdaptiveCE
 from damc.learn.bigan import BiGAN
-from damc.learn.damc import DAMC
-from damc.learn.damc_g import GaussianDAMC
+from damc.learn.damc import DAMC, GaussianDAMC
 from damc.learn.latent_space import ABPDiffusion, VAEDiffusion
 from damc.learn.learner import Learner
 from damc.learn.lebm import LEBM, PersistentLEBM

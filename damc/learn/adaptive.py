@@ -14,29 +14,32 @@ Model", NeurIPS 2022. No public code is known. Our reading of it, where it leave
 
 from __future__ import annotations
 
-__all__ = ["AdaptiveCE", "Ratios", "Settings"]
+__all__ = ["AdaptiveCE", "AdaptiveCESettings", "Ratios"]
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
+from damc.fast.gradients import Evaluation, Pull, pullback, rule
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
-from damc.learn.chains import ChainLearner, ChainSettings
-from damc.learn.learner import Metrics, Rate
+from damc.learn.learner import Learner
 from damc.learn.ncp import contrast
-from damc.learn.stages import LaterRate
+from damc.learn.optimizers import LearningRate
+from damc.learn.parts import Chain, Metrics, decoder_step
+from damc.learn.presets import Recipe
+from damc.learn.settings import KERNELS, ChainSettings
+from damc.learn.starts import NoiseStarts, standard_normal
 from damc.nets import mlp_energy
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings(ChainSettings):
+class AdaptiveCESettings(ChainSettings):
     """Choices of adaptive contrastive estimation; chains and rates are those of Algorithm 1."""
 
     prior_steps: int = 60  # T of the prior chain
@@ -83,7 +86,30 @@ class Ratios(nn.Module):
         return total
 
 
-class AdaptiveCE(ChainLearner):
+@rule(Ratios)
+def _written_out(ratios: Ratios) -> Evaluation:
+    """The sum of the finished energies, and the sum of their gradients."""
+    energies = [pullback(energy) for energy in ratios.energies[: ratios.finished]]
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+        values, pulls = z.new_zeros(len(z)), []
+        for energy in energies:
+            value, pull = energy(z)
+            values = values + value
+            pulls.append(pull)
+
+        def pull_all(grad: Tensor) -> Tensor:
+            total = torch.zeros_like(z)
+            for pull in pulls:
+                total += pull(grad.clone())  # a pull may overwrite what it is given
+            return total
+
+        return values, pull_all
+
+    return evaluate
+
+
+class AdaptiveCE(Learner):
     """A decoder from posterior chains, an energy prior from classifiers, one after the other.
 
     Stage k learns E_k by the logistic loss between posterior and prior samples,
@@ -91,8 +117,8 @@ class AdaptiveCE(ChainLearner):
         -E_p(z|x) log D_k(z) - E_p_k(z) log(1 - D_k(z)),    D_k = sigmoid(-E_k),
 
     whose optimum exp(-E_k) is the ratio of the aggregate posterior to the prior so far, p_k. Then
-    p_k+1(z) = exp(-E_k(z)) p_k(z), from p_1 = N(0, I). The nearer two laws are, the better a
-    classifier can tell their ratio, which is why several small steps beat one large one; with
+    p_k+1(z) = exp(-E_k(z)) p_k(z), from p_1 = N(0, I). The nearer two distributions are, the better
+    a classifier can tell their ratio, which is why several small steps beat one large one; with
     ``stages = 1`` this is a noise-contrastive prior, learned beside its decoder.
 
     Args:
@@ -103,62 +129,82 @@ class AdaptiveCE(ChainLearner):
 
     name: ClassVar[str] = "adaptive-ce"
     about: ClassVar[str] = "energy prior as a product of density ratios, learned in stages"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = AdaptiveCESettings
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
 
     def __init__(
         self,
         model: LatentModel,
-        settings: Settings | None = None,
+        settings: AdaptiveCESettings | None = None,
         networks: Networks | None = None,
     ) -> None:
         ratios = model.prior.energy
         if not isinstance(ratios, Ratios):
             raise BadInput(f"the prior's energy must be Ratios, got {type(ratios).__name__}")
-        s = settings or Settings(sigma=model.sigma, stages=len(ratios.energies))
+        s = settings or AdaptiveCESettings(sigma=model.sigma, stages=len(ratios.energies))
         if len(ratios.energies) != s.stages:
             raise BadInput(f"got {len(ratios.energies)} ratios for {s.stages} stages")
-        super().__init__(model, s, networks)
-        self.prior_kernel = Langevin(s.prior_step_size, s.prior_steps)
+        super().__init__(s, networks, model)
+        self.ratios: Ratios
+        object.__setattr__(self, "ratios", ratios)  # a second name, not a second submodule
+        starts = NoiseStarts(model.latent_dim)
+        posterior = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
+        prior = Langevin(s.prior_step_size, s.prior_steps)
+        self.chains = {
+            "posterior": Chain(starts, posterior, model.posterior),
+            "prior": Chain(starts, prior, lambda x: model.prior),
+        }
+        add = partial(self.optimizers.add, betas=s.betas)
+        add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))
+        length = max(s.horizon // s.stages, 1)
+        for k, energy in enumerate(ratios.energies):
+            start = -(-k * s.horizon // s.stages)
+            rate = LearningRate(s.energy_rate, s.decay, length, start=start)
+            add(f"ratio{k}", energy.parameters(), rate)
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> AdaptiveCESettings:
+        """The recipe's chains and rates."""
+        return AdaptiveCESettings(
+            **recipe.block(ChainSettings),
+            prior_steps=recipe.prior_steps,
+            prior_step_size=recipe.prior_step_size,
+            energy_rate=recipe.energy_rate,
+            prior_sample_steps=recipe.prior_sample_steps,
+            prior_sample_step_size=recipe.prior_sample_step_size,
+        )
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> AdaptiveCE:
         """A fresh learner with these networks and these settings."""
-        ratios = Ratios(
-            *(
-                networks.build_energy() or mlp_energy(networks.latent_dim)
-                for _ in range(settings.stages)
-            )
-        )
-        decoder = networks.build_decoder()
-        return cls(
-            LatentModel(decoder, ratios, networks.latent_dim, settings.sigma), settings, networks
-        )
+        d = networks.latent_dim
+        energies = [networks.build_energy() or mlp_energy(d) for _ in range(settings.stages)]
+        model = LatentModel(networks.build_decoder(), Ratios(*energies), d, settings.sigma)
+        return cls(model, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s = self.settings
         self.ratios.finish(min(s.stages, self.iteration * s.stages // s.horizon))
-        metrics = super().step(x, index, generator)
+        z_pos, info = self.chains["posterior"].run(x, index, generator)
+        metrics = {"displacement": info.displacement}
+        metrics |= decoder_step(self.model, x, z_pos, self.update, updates=s.decoder_updates)
+        if self.ratios.finished < s.stages:
+            metrics |= self.update_ratio(z_pos, self.negatives(x, generator))
+        self.iteration += 1
         if self.iteration == s.horizon:
             self.ratios.finish(s.stages)
         return metrics
 
-    @property
-    def ratios(self) -> Ratios:
-        """The prior's energy."""
-        return self.model.prior.energy  # type: ignore[no-any-return]
+    def negatives(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Samples of the prior so far, ``(B, d)``: before the first ratio, of N(0, I) itself."""
+        if self.ratios.finished == 0:
+            return standard_normal(x, self.model.latent_dim, generator)
+        return self.chains["prior"].run(x, torch.arange(len(x)), generator)[0]
 
-    def prior_chain(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Samples of the prior so far, ``(B, d)``, from starts z ~ N(0, I)."""
-        # Before the first ratio the starts are the prior; after the last, nobody needs samples.
-        if self.ratios.finished in (0, self.settings.stages):
-            return z
-        return super().prior_chain(z, generator)
-
-    def update_energy(self, z_pos: Tensor, z_neg: Tensor | None) -> Metrics:
+    def update_ratio(self, z_pos: Tensor, z_neg: Tensor) -> Metrics:
         """One step of the ratio of this stage, between z_pos ``(B, d)`` and z_neg ``(B, d)``."""
         stage = self.ratios.finished
-        if stage == self.settings.stages or z_neg is None:
-            return {}
         energy = self.ratios.energies[stage]
         e_pos, e_neg = energy(torch.cat([z_pos, z_neg])).split([len(z_pos), len(z_neg)])
         loss = contrast(e_pos, e_neg)
@@ -167,25 +213,6 @@ class AdaptiveCE(ChainLearner):
             "energy_difference": (e_pos.mean() - e_neg.mean()).detach(),
             "energy_gradient": self.update(f"ratio{stage}", loss),
         }
-
-    def learn(
-        self,
-        name: str,
-        module: nn.Module,
-        rate: float | Rate,
-        kind: Any = torch.optim.Adam,
-        **options: Any,
-    ) -> None:
-        """Owns an optimizer for the decoder, and one for each ratio instead of one for all."""
-        if not isinstance(module, Ratios):
-            super().learn(name, module, rate, kind, **options)
-            return
-        s = self.settings
-        for k, energy in enumerate(module.energies):
-            start = -(-k * s.horizon // s.stages)
-            length = max(s.horizon // s.stages, 1)
-            later = LaterRate(s.energy_rate, s.decay, length, start=start)
-            super().learn(f"ratio{k}", energy, later, kind, **options)
 
 
 def _read_count(ratios: nn.Module, _: Any) -> None:

@@ -6,30 +6,29 @@ Manek and Chandrasekhar, "Efficient GAN-Based Anomaly Detection", 2018 (its two 
 
 from __future__ import annotations
 
-__all__ = ["BiGAN", "BiNetworks", "Settings"]
+__all__ = ["BiGAN", "BiGANSettings", "BiNetworks"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from damc.amortize import EMA
-from damc.errors import BadInput
-from damc.learn.learner import Learner, Metrics, Rate
-from damc.learn.settings import check_settings
+from damc.learn.learner import Learner
+from damc.learn.parts import Metrics
+from damc.learn.presets import Recipe
+from damc.learn.settings import OptimizerSettings
+from damc.learn.sources import Draw, Infer
 from damc.nets.joint import Joint, without_norm
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
-
-SCORES = ("cross-entropy", "features")
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings:
+class BiGANSettings(OptimizerSettings):
     """Every choice of BiGAN-sigma, the authors' code for MNIST as defaults."""
 
     score: str = "cross-entropy"  # the critic's part of the anomaly score, or "features"
@@ -39,23 +38,7 @@ class Settings:
     ema_rate: float = 0.001  # of the copies that are used after training
     ema_every: int = 1
     decoder_rate: float = 1e-5  # of the critic as well
-    amortizer_rate: float = 1e-5  # of the encoder
-    beta1: float = 0.5
-    decay: str = "step"
-    horizon: int = 1  # of decay = "cosine"
-    clip: float = 100.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.score not in SCORES:
-            raise BadInput(f"score must be one of {', '.join(SCORES)}, got {self.score!r}")
-        if not 0 <= self.alpha <= 1:
-            raise BadInput(f"alpha must lie in [0, 1], got {self.alpha}")
-        if not (0 <= self.dropout < 1 and self.gradient_penalty >= 0):
-            raise BadInput(
-                "dropout must lie in [0, 1) and gradient_penalty not be negative, got "
-                f"{self.dropout} and {self.gradient_penalty}"
-            )
+    encoder_rate: float = 1e-5
 
 
 class BiNetworks(nn.Module):
@@ -101,30 +84,42 @@ class BiGAN(Learner):
 
     name: ClassVar[str] = "bigan-sigma"
     about: ClassVar[str] = "decoder and encoder against a critic of pairs, for anomalies"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = BiGANSettings
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "reconstruction"
 
     def __init__(
         self,
         learned: BiNetworks,
         latent_dim: int,
-        settings: Settings | None = None,
+        settings: BiGANSettings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        s = settings or Settings()
+        s = settings or BiGANSettings()
         super().__init__(s, networks)
         self.learned = learned
         self.latent_dim = latent_dim
         self.ema = EMA(learned, s.ema_rate)
         self.used: BiNetworks = self.ema.module
-        self.clip = s.clip
-        self._learn("critic", learned.critic, s.decoder_rate)
-        self._learn("decoder", learned.decoder, s.decoder_rate)
-        self._learn("encoder", learned.encoder, s.amortizer_rate)
+        add, rate = partial(self.optimizers.add, betas=s.betas), s.learning_rate
+        add("critic", learned.critic.parameters(), rate(s.decoder_rate))
+        add("decoder", learned.decoder.parameters(), rate(s.decoder_rate))
+        add("encoder", learned.encoder.parameters(), rate(s.encoder_rate))
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> BiGANSettings:
+        """The recipe's rates, the encoder's being that of the amortizer, and its EMA."""
+        return BiGANSettings(
+            **recipe.block(OptimizerSettings),
+            encoder_rate=recipe.amortizer_rate,
+            ema_rate=recipe.ema_rate,
+            ema_every=recipe.ema_every,
+        )
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> BiGAN:
         """A fresh learner; the critic sees images through layers like the encoder's."""
-        size, latent_dim = networks.amortizer["embedding"], networks.latent_dim
+        size, latent_dim = networks.embedding, networks.latent_dim
         head = (nn.LeakyReLU(0.2), nn.Linear(size, latent_dim))
         learned = BiNetworks(
             networks.build_decoder(),
@@ -170,24 +165,17 @@ class BiGAN(Learner):
             self.ema.update()
         return metrics
 
-    @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
-        images: Tensor = self.used.decoder(self._noise(n, generator))
-        return images
+    def draws(self) -> Mapping[str, Draw]:
+        """N(0, I)."""
+        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
 
-    @torch.no_grad()
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """e(x), ``(B, d)``. Nothing in it is random."""
-        z: Tensor = self.used.encoder(x)
-        return z
+    def inferences(self) -> Mapping[str, Infer]:
+        """The code e(x). Nothing in it is random."""
+        return {"encoder": lambda x, steps, noise, generator: self.used.encoder(x)}
 
-    @torch.no_grad()
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """g(e(x)), of the shape of x."""
-        images: Tensor = self.used.decoder(self.infer(x))
+    def decode(self, z: Tensor) -> Tensor:
+        """g(z) of the EMA copy, ``(B, C, H, W)``."""
+        images: Tensor = self.used.decoder(z)
         return images
 
     @torch.no_grad()
@@ -215,10 +203,3 @@ class BiGAN(Learner):
         return torch.randn(
             n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
-
-    def _learn(self, name: str, module: nn.Module, rate: float) -> None:
-        s = self.settings
-        adam = torch.optim.Adam(
-            list(module.parameters()), lr=rate, betas=(s.beta1, 0.999), fused=True
-        )
-        self.own(name, adam, Rate(rate, s.decay, s.horizon))

@@ -1,71 +1,119 @@
 """Algorithm 1: learn a decoder, an energy prior and an amortized sampler together.
 
 Yu, Zhu, Xie, Ma, Gao, Zhu and Wu, "Learning Energy-Based Prior Model with Diffusion-Amortized
-MCMC", NeurIPS 2023. Line by line in `DAMC.step`.
+MCMC", NeurIPS 2023. Line by line in `algorithm_1`.
 """
 
 from __future__ import annotations
 
-__all__ = ["DAMC", "Settings"]
+__all__ = ["DAMC", "DAMCSettings", "GaussianDAMC", "VANILLA_STEPS", "algorithm_1"]
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from damc.amortize import EMA, Amortizer
-from damc.errors import BadInput
+from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
-from damc.learn.amortized import AmortizedLearner
-from damc.learn.chains import ChainSettings
-from damc.learn.learner import Metrics
-from damc.learn.prior import PriorSettings
-from damc.learn.starts import AmortizedStarts, Starts
+from damc.learn.learner import Learner
+from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
+from damc.learn.presets import Recipe
+from damc.learn.settings import (
+    KERNELS,
+    AmortizerSettings,
+    ChainSettings,
+    PriorSettings,
+    StartSettings,
+)
+from damc.learn.sources import (
+    Draw,
+    Infer,
+    amortizer_draw,
+    amortizer_inference,
+    first_guess,
+    noise_inference,
+)
+from damc.learn.starts import AmortizedStarts, standard_normal
+from damc.nets.networks import Networks
 
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+Self = TypeVar("Self", bound="DAMC")
+
+VANILLA_STEPS = 40
+"""Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
 @dataclass(frozen=True)
-class Settings(ChainSettings, PriorSettings):
+class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
     """Every choice of Algorithm 1, the paper's code as defaults unless the comment says otherwise.
 
-    Those of the chains, the decoder and the energy are inherited, since the whole MCMC family
-    shares them. docs/conventions.md says where the paper and its code differ.
+    docs/conventions.md says where the paper and its code differ.
     """
 
-    prior_starts: str = "conditional"  # at q(z | x); "unconditional": at q(z)
-    noise_negatives: bool = True  # and as many prior chains from N(0, I)
-    updates: int = 6  # M gradient steps of the amortizer
-    encoder_updates: int | None = None  # the last of them that train its encoder too; None: all
-    p_uncond: float = 0.2
-    unconditional: str = "share"  # "both": losses with and without x on the whole batch, summed
-    ema_rate: float = 0.005
-    ema_every: int = 10
-    start_solver: str = "ancestral"  # how the chains' starts are drawn from the amortizer
-    start_steps: int = 100
-    amortizer_rate: float = 2e-4
-    amortizer_weight_decay: float = 1e-4
-    test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.encoder_updates is not None and self.encoder_updates < 1:
-            raise BadInput(f"encoder_updates must be at least 1, got {self.encoder_updates}")
-        if self.unconditional not in ("share", "both"):
-            raise BadInput(f"unconditional must be 'share' or 'both', got {self.unconditional!r}")
-        if self.prior_starts not in ("conditional", "unconditional"):
-            raise BadInput(
-                f"prior_starts must be 'conditional' or 'unconditional', got {self.prior_starts!r}"
-            )
+def algorithm_1(
+    x: Any,
+    index: Tensor,
+    generator: torch.Generator | None,
+    *,
+    posterior: Chain,
+    prior: Chain | None,
+    prior_starts: Callable[[Any, Tensor, torch.Generator | None], Tensor],
+    update_decoder: Callable[[Any, Tensor], Metrics] | None,
+    update_energy: Callable[[Tensor, Tensor], Metrics],
+    update_amortizer: Callable[[Any, Tensor, torch.Generator | None], Metrics],
+) -> Metrics:
+    """One iteration of the paper's Algorithm 1 on a minibatch x.
+
+    The three updates depend on the samples alone, so their order is free: the energy comes last
+    because without an energy (``prior = None``) the prior chains are then simply left out.
+
+    Args:
+        x: the minibatch, ``(B, ...)``.
+        index: its places in the data set, ``(B,)``.
+        generator: source of all randomness.
+        posterior: chains on p(z | x), whose starts are samples of q(z | x).
+        prior: chains on p(z), or None for a Gaussian prior.
+        prior_starts: where those start, from x and the posterior's starts.
+        update_decoder: beta, from x and z+; None for a frozen decoder.
+        update_energy: alpha, from z+ and z-.
+        update_amortizer: phi, M steps towards z+.
+    """
+    # Draw DAMC samples.
+    z0 = posterior.starts.draw(x, index, generator)
+
+    # Posterior Langevin update, of z+.
+    z_pos, info = posterior.move(x, z0, generator)
+    metrics = {
+        "displacement": info.displacement,
+        "log_prob_start": info.log_prob[0],
+        "log_prob": info.log_prob[-1],
+        "z_norm": z_pos.square().mean(),
+    }
+
+    # Update beta, the decoder.
+    if update_decoder is not None:
+        metrics |= update_decoder(x, z_pos)
+
+    # Update phi, the amortizer.
+    metrics |= update_amortizer(x, z_pos, generator)
+
+    # Prior Langevin update, of z-; update alpha, the energy.
+    if prior is not None:
+        z_neg, _ = prior.move(x, prior_starts(x, z0, generator), generator)
+        metrics |= update_energy(z_pos, z_neg)
+    return metrics
 
 
-class DAMC(AmortizedLearner):
+class DAMC(Learner):
     """Diffusion-amortized MCMC learning of a latent energy-based model.
 
-    Posterior and prior chains start at the amortizer's slow copy, decoder and energy learn from
-    where they end as in every `ChainLearner`, and the amortizer learns the posterior's ends.
+    Posterior and prior chains start at the amortizer's EMA copy, the decoder and the energy learn
+    from where they end, and the amortizer learns the ends of the posterior chains. Without an
+    energy in the model it is `GaussianDAMC`.
 
     Args:
         model: decoder, energy prior and sigma.
@@ -76,45 +124,125 @@ class DAMC(AmortizedLearner):
 
     name: ClassVar[str] = "damc"
     about: ClassVar[str] = "energy prior and amortized sampler, learned together (Algorithm 1)"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = DAMCSettings
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
+    with_energy: ClassVar[bool] = True
 
     def __init__(
         self,
         model: LatentModel,
         amortizer: Amortizer,
-        settings: Settings | None = None,
+        settings: DAMCSettings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(model, amortizer, settings, networks)
-        s = self.settings
+        s = settings or DAMCSettings(sigma=model.sigma)
+        super().__init__(s, networks, model)
+        self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
-        draws = (self.target, s.start_solver, s.start_steps)
-        self.posterior_starts: Starts = AmortizedStarts(*draws)
-        self.unconditional_starts: Starts = AmortizedStarts(*draws, conditional=False)
+
+        self.posterior_chain = Chain(
+            AmortizedStarts(self.target, s.start_solver, s.start_steps),
+            KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps),
+            model.posterior,
+        )
+        self.prior_chain = Chain(
+            AmortizedStarts(self.target, s.start_solver, s.start_steps, conditional=False),
+            Langevin(s.prior_step_size, s.prior_steps),
+            lambda x: model.prior,
+        )
+        add = partial(self.optimizers.add, betas=s.betas)
+        add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))
+        if model.prior.energy is not None:
+            add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
+        add(
+            "amortizer",
+            amortizer.parameters(),
+            s.learning_rate(s.amortizer_rate),
+            weight_decay=s.amortizer_weight_decay,
+        )
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> DAMCSettings:
+        """All of the recipe; chains that start at the amortizer's samples may be shorter."""
+        groups = (ChainSettings, PriorSettings, AmortizerSettings, StartSettings)
+        steps = recipe.warm_posterior_steps or recipe.posterior_steps
+        return DAMCSettings(**{**recipe.block(*groups), "posterior_steps": steps})
+
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        """A fresh learner with these networks and these settings."""
+        model = networks.build_model(settings.sigma, energy=cls.with_energy)
+        return cls(model, networks.build_amortizer(), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
-        s = self.settings
-
-        # Draw DAMC samples from the EMA copy; they start the posterior and the prior chains.
-        z0 = self.posterior_starts.draw(x, index, generator)
-        starts = z0
-        if s.prior_starts == "unconditional":
-            starts = self.unconditional_starts.draw(x, index, generator)
-        if s.noise_negatives:
-            starts = torch.cat([starts, self.prior_starts.draw(x, index, generator)])
-
-        # Prior and posterior Langevin updates.
-        z_neg = self.prior_chain(starts, generator)
-        z_pos, chain = self.posterior_chain(x, z0, generator)
-
-        # Update theta: the decoder by reconstruction, the energy by its difference.
-        metrics = {"displacement": chain.displacement, **self.update_theta(x, z_pos, z_neg)}
-
-        # Update phi: M steps towards where the posterior chains ended.
-        metrics |= self.update_phi(x, z_pos, s.updates, generator)
-
+        s, model = self.settings, self.model
+        metrics = algorithm_1(
+            x,
+            index,
+            generator,
+            posterior=self.posterior_chain,
+            prior=None if model.prior.energy is None else self.prior_chain,
+            prior_starts=self.prior_starts,
+            update_decoder=partial(
+                decoder_step, model, update=self.update, updates=s.decoder_updates
+            ),
+            update_energy=partial(
+                energy_step, model.prior.energy, update=self.update, penalty=s.energy_penalty
+            ),
+            update_amortizer=partial(
+                sampler_step,
+                self.amortizer,
+                update=self.update,
+                updates=s.updates,
+                encoder_updates=s.encoder_updates,
+                p_uncond=s.p_uncond,
+                unconditional=s.unconditional,
+            ),
+        )
         self.iteration += 1
         if self.iteration % s.ema_every == 0:
             self.ema.update()
         return metrics
+
+    def prior_starts(self, x: Tensor, z0: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Starts of the prior chains: at z0 ~ q(z | x), or at q(z); and as many at N(0, I)."""
+        s = self.settings
+        if s.prior_starts == "unconditional":
+            z0 = self.prior_chain.starts.draw(x, torch.arange(len(x)), generator)
+        if s.noise_negatives:
+            z0 = torch.cat([z0, standard_normal(x, self.model.latent_dim, generator)])
+        return z0
+
+    def draws(self) -> Mapping[str, Draw]:
+        """q(z), Langevin on the energy if there is one, and N(0, I)."""
+        return {"amortizer": amortizer_draw(self.amortizer), **super().draws()}
+
+    def inferences(self) -> Mapping[str, Infer]:
+        """q(z | x) and moves on the posterior, or those moves from N(0, I)."""
+        model, s = self.model, self.settings
+        amortized = amortizer_inference(model, self.amortizer, s.posterior_step_size, s.test_steps)
+        vanilla = noise_inference(model, s.posterior_step_size, VANILLA_STEPS)
+        return {"amortizer": amortized, "gaussian": vanilla}
+
+    @property
+    def amortized(self) -> bool:
+        """It is."""
+        return True
+
+    def first_guess(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """z ~ q(z | x) by few steps, and a single posterior move."""
+        step_size = self.settings.posterior_step_size
+        return first_guess(self.model, self.amortizer, x, step_size, generator)
+
+
+class GaussianDAMC(DAMC):
+    """Algorithm 1 under the prior N(0, I), the paper's ablation DAMC-G.
+
+    It is DAMC with the energy fixed at zero, number for number, less its prior chains.
+    """
+
+    name: ClassVar[str] = "damc-g"
+    about: ClassVar[str] = "DAMC with a Gaussian prior: no energy is learned"
+    with_energy: ClassVar[bool] = False

@@ -7,53 +7,51 @@ Welling 2014) and of alternating back-propagation (ABP, Han et al. 2017).
 
 from __future__ import annotations
 
-__all__ = ["ABPDiffusion", "LatentDiffusion", "Settings", "VAEDiffusion"]
+__all__ = ["ABPDiffusion", "LatentDiffusion", "LatentDiffusionSettings", "VAEDiffusion"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
-from damc.learn.abp import ABP
-from damc.learn.latent import PosteriorMoves
-from damc.learn.learner import Learner, Metrics
-from damc.learn.settings import adam, check_settings, shared_settings
-from damc.learn.stages import SecondStage
-from damc.learn.vae import VAE
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.learn.abp import ABP, ABPSettings
+from damc.learn.learner import Learner
+from damc.learn.parts import Metrics, sampler_step
+from damc.learn.presets import Recipe
+from damc.learn.settings import ModelSettings
+from damc.learn.sources import Draw, Infer, amortizer_draw, amortizer_inference
+from damc.learn.stages import Stages
+from damc.learn.vae import VAE, VAESettings
+from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="LatentDiffusion")
 
 
 @dataclass(frozen=True)
-class Settings:
+class LatentDiffusionSettings(ModelSettings):
     """Choices of a diffusion amortizer in a latent space; those of Algorithm 1 as defaults."""
 
-    sigma: float = 0.1
     first: float = 0.7  # share of the horizon that trains the base
     posterior_steps: int = 30  # of ABP's chains
     posterior_step_size: float = 0.1
     updates: int = 6  # M gradient steps of the amortizer
     p_uncond: float = 0.2
-    decoder_rate: float = 2e-4  # of the base
     amortizer_rate: float = 2e-4
     amortizer_weight_decay: float = 1e-4
-    beta1: float = 0.5
-    decay: str = "step"
     horizon: int = 200_000  # iterations of both stages together
-    clip: float = 100.0
     test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+    def first_stage(self) -> dict[str, Any]:
+        """Settings of the base, whose rate falls over the first stage."""
+        begin = Stages(self.first, self.horizon).begin
+        return self.block(ModelSettings, horizon=max(begin, 1))
 
 
-class LatentDiffusion(PosteriorMoves, SecondStage):
-    """Pre-trains `base_type`, then distills its posterior samples into an amortizer.
+class LatentDiffusion(Learner):
+    """Pre-trains a base, then distills its posterior samples into an amortizer.
 
     The second stage minimizes the denoising loss (`Amortizer.loss`, equation 7) of q(z | x) and
     q(z) on draws z of the base's posterior of x. Unlike in Algorithm 1, what is learned about q
@@ -62,82 +60,90 @@ class LatentDiffusion(PosteriorMoves, SecondStage):
     has begun, both are the base's own.
 
     Args:
-        base: the learner to pre-train, with its decoder in `model`.
+        base: the learner to pre-train, with its decoder in `model` and samples z of p(z | x) by
+            `codes`.
         amortizer: q(z | x) and q(z); its encoder embeds images.
         settings: the choices.
         networks: the description from which the networks were built, kept in `config`.
     """
 
-    settings_type: ClassVar[Any] = Settings
-    second_sources: ClassVar[tuple[str, ...]] = ("amortizer",)
-    base_type: ClassVar[type[Learner]]
+    settings_type: ClassVar[Any] = LatentDiffusionSettings
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
+    stage_learners: ClassVar[tuple[str, ...]] = ("base",)
 
     def __init__(
         self,
-        base: Learner,
+        base: VAE | ABP,
         amortizer: Amortizer,
-        settings: Settings,
+        settings: LatentDiffusionSettings,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(base, settings, networks)
+        super().__init__(settings, networks)
         s = settings
-        self.amortizer = amortizer
-        optimizer = torch.optim.AdamW(
-            list(amortizer.parameters()),
-            lr=s.amortizer_rate,
+        self.base, self.amortizer = base, amortizer
+        self.stages = Stages(s.first, s.horizon)
+        self.optimizers.add(
+            "amortizer",
+            amortizer.parameters(),
+            self.stages.rate(s.amortizer_rate, s.decay, 2),
+            betas=s.betas,
             weight_decay=s.amortizer_weight_decay,
-            **adam(s),
         )
-        self.own("amortizer", optimizer, self.second_rate(s.amortizer_rate))
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> LatentDiffusionSettings:
+        """The recipe's likelihood, posterior chains and rates, and how its amortizer learns."""
+        return LatentDiffusionSettings(
+            **recipe.block(ModelSettings),
+            posterior_steps=recipe.posterior_steps,
+            posterior_step_size=recipe.posterior_step_size,
+            updates=recipe.updates,
+            p_uncond=recipe.p_uncond,
+            amortizer_rate=recipe.amortizer_rate,
+            amortizer_weight_decay=recipe.amortizer_weight_decay,
+            test_steps=recipe.test_steps,
+        )
+
+    @classmethod
+    def build_base(cls, networks: Networks, settings: LatentDiffusionSettings) -> VAE | ABP:
+        """The learner to pre-train."""
+        raise NotImplementedError
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
-        horizon = max(cls.begins_at(settings), 1)
-        first = shared_settings(settings, cls.base_type.settings_type, horizon=horizon)
-        base = cls.base_type.build(networks, first)
+        base = cls.build_base(networks, settings)
         return cls(base, networks.build_amortizer(), settings, networks)
 
-    def learn(
-        self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
-    ) -> Metrics:
-        s = self.settings
-        for _ in range(s.updates):
-            loss = self.amortizer.loss(z, x, p_uncond=s.p_uncond, generator=generator)
-            norm = self.update("amortizer", loss)
-        return {
-            "amortizer_loss": loss.detach(),
-            "amortizer_gradient": norm,
-            "z_norm": z.square().mean(),
-        }
+    @property
+    def ready(self) -> bool:
+        """Whether the amortizer has begun to learn."""
+        return self.iteration > self.stages.begin
 
-    def draw_prior(
-        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """z ~ q(z), ``(n, d)``."""
-        return self.amortizer.sample(n, generator=generator)
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        if self.iteration < self.stages.begin:
+            metrics = self.base.step(x, index, generator)
+        else:
+            s, z = self.settings, self.base.codes(x, index, generator)
+            choices = {"updates": s.updates, "p_uncond": s.p_uncond}
+            metrics = sampler_step(self.amortizer, x, z, generator, update=self.update, **choices)
+            metrics["z_norm"] = z.square().mean()
+        self.iteration += 1
+        return metrics
 
-    def infer(
-        self,
-        x: Tensor,
-        *,
-        steps: int | None = None,
-        noise: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Latent points of images, ``(B, d)``: q(z | x), then `steps` posterior moves.
+    def draws(self) -> Mapping[str, Draw]:
+        """q(z) once it has learned, and N(0, I)."""
+        gaussian = super().draws()
+        return {"amortizer": amortizer_draw(self.amortizer), **gaussian} if self.ready else gaussian
 
-        Args:
-            x: images, ``(B, C, H, W)`` in [-1, 1].
-            steps: the settings' `test_steps` by default.
-            noise: False refines to the posterior's nearest mode, True samples.
-            generator: source of all randomness.
-        """
+    def inferences(self) -> Mapping[str, Infer]:
+        """q(z | x) and moves on the posterior once it has learned; until then the base's own."""
         if not self.ready:
-            return super().infer(x, generator=generator)
-        z = self.amortizer.sample(x=x, generator=generator)
-        moves = self.settings.test_steps if steps is None else steps
-        return self.refine(x, z, moves, noise, generator)
+            return self.base.inferences()
+        q, s = self.amortizer, self.settings
+        infer = amortizer_inference(self.model, q, s.posterior_step_size, s.test_steps)
+        return {"amortizer": infer}
 
 
 class VAEDiffusion(LatentDiffusion):
@@ -145,7 +151,11 @@ class VAEDiffusion(LatentDiffusion):
 
     name: ClassVar[str] = "damc-vae"
     about: ClassVar[str] = "diffusion amortizer in the latent space of a pre-trained VAE"
-    base_type: ClassVar[type[Learner]] = VAE
+
+    @classmethod
+    def build_base(cls, networks: Networks, settings: LatentDiffusionSettings) -> VAE:
+        """A VAE."""
+        return VAE.build(networks, VAESettings(**settings.first_stage()))
 
 
 class ABPDiffusion(LatentDiffusion):
@@ -153,4 +163,13 @@ class ABPDiffusion(LatentDiffusion):
 
     name: ClassVar[str] = "damc-abp"
     about: ClassVar[str] = "diffusion amortizer in the latent space of a pre-trained ABP"
-    base_type: ClassVar[type[Learner]] = ABP
+
+    @classmethod
+    def build_base(cls, networks: Networks, settings: LatentDiffusionSettings) -> ABP:
+        """An ABP."""
+        first = ABPSettings(
+            **settings.first_stage(),
+            posterior_steps=settings.posterior_steps,
+            posterior_step_size=settings.posterior_step_size,
+        )
+        return ABP.build(networks, first)

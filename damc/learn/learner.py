@@ -1,108 +1,83 @@
-"""The interface of everything that learns: one `step`, the optimizers it owns, its state."""
+"""The interface of everything that learns: one `step`, what it can do, its state."""
 
 from __future__ import annotations
 
-__all__ = ["Learner", "Rate", "count"]
+__all__ = ["Learner", "count"]
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput, Diverged, Unable
+from damc.latent import EnergyPrior, LatentModel
+from damc.learn.optimizers import Optimizers
+from damc.learn.parts import Chain, Metrics
+from damc.learn.presets import Preset, Recipe, find_preset
+from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
+from damc.nets.networks import Networks
 
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
-
-Metrics = dict[str, Tensor]
 Self = TypeVar("Self", bound="Learner")
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A learning rate and how it falls.
-
-    "step" is the paper's: times 0.99 every 1,000 iterations, not below `floor`. "cosine" falls
-    along half a cosine to `floor` at iteration `horizon` and stays there. Both depend on the
-    iteration alone, so that a resumed run goes on with the same rate.
-    """
-
-    rate: float
-    decay: str = "step"
-    horizon: int = 1
-    floor: float = 1e-5
-
-    def at(self, iteration: int) -> float:
-        """The rate of an iteration, counted from 0."""
-        floor = min(self.floor, self.rate)
-        if self.decay == "step":
-            return max(self.rate * 0.99 ** (iteration // 1000), floor)
-        if self.decay == "cosine":
-            done = min(iteration / self.horizon, 1.0)
-            return floor + (self.rate - floor) * (1 + math.cos(done * math.pi)) / 2
-        raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
 
 
 class Learner(nn.Module):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
-    A subclass writes `build`, from described networks, `step`, which does one iteration, and what
-    it can of `sample`, `infer`, `reconstruct` and `anomaly_score`. Its networks are submodules, so
-    that `state_dict` holds all weights; `resume_state` holds everything else that the next
-    iteration depends on.
+    A subclass writes `settings_from` and `build`, which set it up, `step`, one iteration, and
+    declares what it can do: the ways of drawing in `draws`, and by the class attributes below. Its
+    networks are submodules, so that `state_dict` holds all weights; `resume_state` holds
+    everything else that the next iteration depends on.
+
+    Args:
+        settings: the method's choices, of `settings_type`.
+        networks: the description from which the networks were built, kept in `config`.
+        model: decoder, prior and sigma, if the method has all three.
 
     Attributes:
         name: by which `LEARNERS` knows it.
         about: one line for `damc methods`.
-        settings_type: a frozen dataclass of its choices; names that it shares with Algorithm 1's
-            settings take their values from a preset.
+        settings_type: a frozen dataclass of its choices.
         takes_presets: whether `build` takes the networks of any preset.
+        inference: "chain" if `infer` makes posterior moves and takes `steps`, "encoder" if it is
+            one pass, None if there is none.
+        score: what `anomaly_score` is, or None: "joint", -log p~(z, x); "bound" on -log p(x);
+            "energy" of x; "reconstruction".
+        stage_learners: attributes that are learners themselves, the one with the model first.
+        chains: those that `step` runs, by name.
     """
 
     name: ClassVar[str]
     about: ClassVar[str] = ""
     settings_type: ClassVar[Any]
     takes_presets: ClassVar[bool] = True
+    inference: ClassVar[str | None] = None
+    score: ClassVar[str | None] = None
+    stage_learners: ClassVar[tuple[str, ...]] = ()
     iteration: int
-    model: Any  # a LatentModel, or None
 
-    def __init__(self, settings: Any = None, networks: Networks | None = None) -> None:
+    def __init__(
+        self,
+        settings: Any = None,
+        networks: Networks | None = None,
+        model: LatentModel | None = None,
+    ) -> None:
         super().__init__()
         self.settings = settings
         self.networks = networks
         self.iteration = 0
-        self.__dict__["model"] = None  # where a subclass has no property of that name
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.rates: dict[str, Rate] = {}
-        self.clip: float = 100.0
-        self.synchronize: Callable[[list[Tensor]], None] | None = None
-        """Averages gradients over processes; the training loop sets it when there are several."""
+        self.optimizers = Optimizers() if settings is None else Optimizers(settings.clip)
+        self.chains: dict[str, Chain] = {}
+        if model is not None:
+            self._modules["model"] = model  # behind the property of that name
 
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return next((weight.device for weight in self.parameters()), torch.device("cpu"))
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Its ways of drawing samples, its own first; if there are several, `sample` has an
-        argument `source`."""
-        return ("model",)
-
-    @property
-    def inference(self) -> str | None:
-        """How latent points of images are found."""
-        if type(self).reconstruct is Learner.reconstruct:
-            return None
-        return "chain" if hasattr(self, "refine") else "encoder"
-
-    @property
-    def score(self) -> str | None:
-        """What `anomaly_score` is."""
-        return None if type(self).anomaly_score is Learner.anomaly_score else "own"
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> Any:
+        """The method's settings for a preset: by default the groups that it shares with recipes."""
+        shared = [group for group in cls.settings_type.__bases__ if issubclass(Recipe, group)]
+        return cls.settings_type(**recipe.block(*shared))
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
@@ -110,17 +85,22 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def from_preset(cls: type[Self], preset: str, **changes: Any) -> Self:
-        """A learner set up by name (see `damc.learn.presets`), with settings changed by keyword.
+    def from_preset(cls: type[Self], preset: str | Preset, **changes: Any) -> Self:
+        """A learner of a preset, with settings changed by keyword.
 
         Example:
             >>> from damc import DAMC
             >>> DAMC.from_preset("digits-small", sigma=0.5).model.sigma
             0.5
         """
-        from damc.learn.presets import find_preset
-
-        return find_preset(preset).learner(cls.name, **changes)  # type: ignore[return-value]
+        found = find_preset(preset) if isinstance(preset, str) else preset
+        if not cls.takes_presets:
+            raise BadInput(f"a method that takes presets is needed, got {cls.name!r}")
+        try:
+            settings = replace(cls.settings_from(found.recipe), **changes)
+        except TypeError as error:
+            raise BadInput(f"{found.name}: {error}") from error
+        return cls.build(found.networks, settings)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -131,8 +111,6 @@ class Learner(nn.Module):
     @classmethod
     def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
-        from damc.nets.networks import Networks
-
         if config.get("networks") is None:
             raise BadInput(
                 "this run was trained with networks of your own: build the same learner and "
@@ -150,77 +128,205 @@ class Learner(nn.Module):
             generator: source of all randomness.
 
         Returns:
-            Scalars that tell how it went, as tensors (reading them is left to the caller).
+            Scalars that say how it went, as tensors (reading them is left to the caller).
         """
         raise NotImplementedError
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images drawn from the model, ``(n, C, H, W)``."""
-        raise Unable(f"{self.name} cannot sample")
+    @property
+    def amortized(self) -> bool:
+        """Whether an amortizer infers, so that `first_guess` is a cheap and random one."""
+        return False
 
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Latent points of images, ``(B, d)``."""
-        raise Unable(f"{self.name} has no inference")
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next((weight.device for weight in self.parameters()), torch.device("cpu"))
 
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Images as the model sees them, of the shape of x; `refine` False is at first sight.
+    @property
+    def model(self) -> Any:
+        """The `LatentModel`: decoder, prior and sigma; None for methods without one."""
+        if self.stage_learners:
+            return getattr(self, self.stage_learners[0]).model
+        return self._modules.get("model")
 
-        Refining a reconstruction for the very image repairs what is unusual about an anomaly.
+    @property
+    def prior(self) -> EnergyPrior | None:
+        """The learned prior exp(-E(z)) N(z; 0, I); None for methods that learn no energy of z."""
+        if self.model is None or self.model.prior.energy is None:
+            return None
+        prior: EnergyPrior = self.model.prior
+        return prior
+
+    def draws(self) -> Mapping[str, Draw]:
+        """The ways of drawing latent points that there are by now, the best first.
+
+        By default Langevin on the prior's energy, if it has one, and N(0, I).
         """
-        raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
+        return {} if self.model is None else prior_draws(self.model, self.settings)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of `draws`; empty if the method cannot sample."""
+        return tuple(self.draws())
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Images of the model, ``(n, C, H, W)``.
+
+        Args:
+            n: how many.
+            source: one of `sources`, the first by default. "amortizer" is q(z) decoded; "energy"
+                is Langevin dynamics on the prior from N(0, I); "gaussian" is N(0, I) decoded,
+                which shows what a learned prior adds.
+            steps: Langevin moves, where the source makes any.
+            generator: source of all randomness.
+        """
+        return self.decode(self.sample_latent(n, source, steps, generator))
+
+    @torch.no_grad()
+    def sample_latent(
+        self,
+        n: int,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Latent points by one of the ways of `sample`, ``(n, d)``."""
+        draws = self.draws()
+        if not draws:
+            raise Unable(f"{self.name} cannot sample")
+        source = next(iter(draws)) if source is None else source
+        if source not in draws:
+            ways = " or ".join(draws)
+            raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
+        return draws[source](n, steps, generator)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Images of latent points z ``(B, d)``."""
+        images: Tensor = self.model.decoder(z)
+        return images
+
+    def inferences(self) -> Mapping[str, Infer]:
+        """The ways of inferring latent points of images that there are by now, the best first.
+
+        By default, for `inference` by chains, `inference_steps` posterior moves from N(0, I).
+        """
+        if self.inference != "chain":
+            return {}
+        s = self.settings
+        return {"gaussian": noise_inference(self.model, s.posterior_step_size, s.inference_steps)}
+
+    @torch.no_grad()
+    def infer(
+        self,
+        x: Tensor,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        noise: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Latent points of images, ``(B, d)``.
+
+        Args:
+            x: images, ``(B, C, H, W)`` in [-1, 1].
+            source: one of `inferences`, the first by default. "amortizer" starts at q(z | x),
+                "gaussian" at N(0, I); "encoder" is one pass.
+            steps: Langevin moves on p(z | x), where `inference` is "chain"; 0 leaves the start as
+                it is; the settings' number by default.
+            noise: False moves to the posterior's nearest mode (as the authors' evaluation does),
+                True samples; where `inference` is "chain".
+            generator: source of all randomness.
+        """
+        ways = self.inferences()
+        if not ways:
+            raise Unable(f"{self.name} has no inference")
+        source = next(iter(ways)) if source is None else source
+        if source not in ways:
+            raise BadInput(f"source of inference must be {' or '.join(ways)}, got {source!r}")
+        return ways[source](x, steps, noise, generator)
+
+    def first_guess(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Latent points of images before they are refined, ``(B, d)``."""
+        return self.infer(x, generator=generator)
+
+    @torch.no_grad()
+    def reconstruct(
+        self,
+        x: Tensor,
+        *,
+        refine: bool = True,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Images of inferred points, of the shape of x.
+
+        Args:
+            x: images, ``(B, C, H, W)`` in [-1, 1].
+            refine: False decodes `first_guess`: for anomaly detection, since refining the latent
+                points of an anomaly repairs what is unusual about it.
+            steps: as in `infer`.
+            generator: source of all randomness.
+        """
+        if self.inference is None:
+            raise Unable(f"{self.name} has no inference, so it cannot reconstruct")
+        if refine:
+            return self.decode(self.infer(x, steps=steps, generator=generator))
+        return self.decode(self.first_guess(x, generator))
+
+    @torch.no_grad()
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """How unusual images are, ``(B,)``; higher is more anomalous."""
-        raise Unable(f"{self.name} has no anomaly score")
+        """How unusual images are, ``(B,)``; higher is more anomalous.
 
-    def own(self, name: str, optimizer: torch.optim.Optimizer, rate: Rate) -> None:
-        """Registers an optimizer under a name that `update` uses."""
-        self.optimizers[name] = optimizer
-        self.rates[name] = rate
+        By default the joint -log p~(z, x) at inferred z, the paper's score.
+        """
+        if self.score != "joint":
+            raise Unable(f"{self.name} has no anomaly score")
+        score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
+        return score
 
     def update(self, name: str, loss: Tensor) -> Tensor:
-        """One gradient step of the optimizer `name` down `loss`; returns the gradient's norm.
-
-        The norm is cut to `clip`. Over several processes the gradients are averaged first.
-        Parameters that the loss does not depend on stay as they are.
-        """
-        optimizer = self.optimizers[name]
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = gradient
-        if self.synchronize is not None:
-            self.synchronize([p.grad for p in parameters if p.grad is not None])
-        norm = nn.utils.clip_grad_norm_(parameters, self.clip, foreach=True)
-        rate = self.rates[name].at(self.iteration)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        for p in parameters:
-            p.grad = None
-        return norm
+        """One step of the optimizer `name` down `loss`; returns the norm of the gradient."""
+        return self.optimizers.step(name, loss, self.iteration)
 
     def resume_state(self) -> dict[str, Any]:
         """What the next iteration depends on besides the weights."""
+        kept = {name: chain.starts.state() for name, chain in self.chains.items()}
         return {
             "iteration": self.iteration,
-            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
+            "optimizers": self.optimizers.state(),
+            "chains": {name: state for name, state in kept.items() if state},
+            **{name: getattr(self, name).resume_state() for name in self.stage_learners},
         }
 
     def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Takes back what `resume_state` gave."""
+        """Restores what `resume_state` returned."""
         self.iteration = state["iteration"]
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+        self.optimizers.load_state(state["optimizers"])
+        for name, kept in state.get("chains", {}).items():
+            self.chains[name].starts.load_state(kept)
+        for name in self.stage_learners:
+            getattr(self, name).load_resume_state(state[name])
+
+    def average_gradients(self, average: Callable[[list[Tensor]], None] | None) -> None:
+        """Lets every update average its gradients over processes first."""
+        self.optimizers.average = average
+        for name in self.stage_learners:
+            getattr(self, name).average_gradients(average)
 
     def check(self, metrics: Metrics) -> dict[str, float]:
         """The metrics as numbers; raises `Diverged` naming the first that is not finite."""
         names = list(metrics)
         values = torch.stack([metrics[name].detach().float() for name in names]).tolist()
         for name, value in zip(names, values, strict=True):
-            if not abs(value) < float("inf"):
+            if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} at iteration {self.iteration}")
         return dict(zip(names, values, strict=True))
 

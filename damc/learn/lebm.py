@@ -2,27 +2,33 @@
 
 Pang, Han, Nijkamp, Zhu and Wu, "Learning Latent Space Energy-Based Prior Model", NeurIPS 2020.
 Tieleman, "Training Restricted Boltzmann Machines using Approximations to the Likelihood
-Gradient", ICML 2008, for chains that go on from one iteration to the next.
+Gradient", ICML 2008, for chains that continue from one iteration to the next.
 """
 
 from __future__ import annotations
 
-__all__ = ["LEBM", "PersistentLEBM", "Settings"]
+__all__ = ["LEBM", "LEBMSettings", "PersistentLEBM"]
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
+import torch
+from torch import Tensor
+
+from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
-from damc.learn.chains import ChainLearner, ChainSettings
-from damc.learn.prior import PriorSettings
-from damc.learn.starts import PersistentStarts
+from damc.learn.learner import Learner
+from damc.learn.parts import Chain, Metrics, decoder_step, energy_step
+from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
+from damc.learn.starts import NoiseStarts, PersistentStarts
+from damc.nets.networks import Networks
 
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+Self = TypeVar("Self", bound="LEBM")
 
 
 @dataclass(frozen=True)
-class Settings(ChainSettings, PriorSettings):
+class LEBMSettings(ChainSettings, PriorSettings):
     """Choices of LEBM; the defaults are its authors' on SVHN, with a clip that they do without."""
 
     sigma: float = 0.3
@@ -32,32 +38,71 @@ class Settings(ChainSettings, PriorSettings):
     inference_steps: int = 100  # noiseless posterior moves from N(0, I) at test time
 
 
-class LEBM(ChainLearner):
+class LEBM(Learner):
     """Short-run LEBM (SR-LEBM): posterior and prior chains start at N(0, I) in every iteration.
 
         decoder:  down the gradient of  E |x - g(z)|^2,          z ~ p(z | x) by a short chain,
         energy:   down the gradient of  E E(z) - E E(z'),        z' ~ p(z) by a short chain.
 
-    Without an energy this is SRI; with starts at an amortizer it is DAMC.
+    Without an energy in the model this is SRI; with starts at an amortizer it is DAMC.
+
+    Args:
+        model: decoder, prior and sigma.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
     """
 
     name: ClassVar[str] = "lebm"
     about: ClassVar[str] = "energy prior; short posterior and prior chains from noise (SR-LEBM)"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = LEBMSettings
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
+    prior_starts: ClassVar[type[NoiseStarts | PersistentStarts]] = NoiseStarts
+
+    def __init__(
+        self,
+        model: LatentModel,
+        settings: LEBMSettings | None = None,
+        networks: Networks | None = None,
+    ) -> None:
+        s = settings or LEBMSettings(sigma=model.sigma)
+        super().__init__(s, networks, model)
+        posterior = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
+        prior, d = Langevin(s.prior_step_size, s.prior_steps), model.latent_dim
+        self.chains = {
+            "posterior": Chain(NoiseStarts(d), posterior, model.posterior),
+            "prior": Chain(self.prior_starts(d), prior, lambda x: model.prior),
+        }
+        add = partial(self.optimizers.add, betas=s.betas)
+        add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))
+        if model.prior.energy is not None:
+            add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
+
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        """A fresh learner with these networks and these settings."""
+        return cls(networks.build_model(settings.sigma), settings, networks)
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        s, model = self.settings, self.model
+        z_pos, info = self.chains["posterior"].run(x, index, generator)
+        metrics = {"displacement": info.displacement}
+        metrics |= decoder_step(model, x, z_pos, self.update, updates=s.decoder_updates)
+        if model.prior.energy is not None:
+            z_neg, _ = self.chains["prior"].run(x, torch.arange(len(x)), generator)
+            energy, penalty = model.prior.energy, s.energy_penalty
+            metrics |= energy_step(energy, z_pos, z_neg, self.update, penalty=penalty)
+        self.iteration += 1
+        return metrics
 
 
 class PersistentLEBM(LEBM):
-    """LEBM whose prior chains go on where they ended in the iteration before.
+    """LEBM whose prior chains continue where they ended in the iteration before.
 
-    There are as many as images in a batch. Their law follows the energy as it changes slowly,
-    so that the energy meets samples of far longer chains for the price of short ones.
+    There are as many as images in a batch. Their distribution follows the energy as it changes
+    slowly, so that the energy meets samples of far longer chains for the price of short ones.
     """
 
     name: ClassVar[str] = "lebm-persistent"
-    about: ClassVar[str] = "LEBM whose prior chains go on from one iteration to the next"
-
-    def __init__(
-        self, model: LatentModel, settings: Any = None, networks: Networks | None = None
-    ) -> None:
-        super().__init__(model, settings, networks)
-        self.prior_starts = PersistentStarts(model.latent_dim)
+    about: ClassVar[str] = "LEBM whose prior chains continue from one iteration to the next"
+    prior_starts: ClassVar[type[NoiseStarts | PersistentStarts]] = PersistentStarts

@@ -6,26 +6,28 @@ Kumar, Ozair, Goyal, Courville and Bengio, "Maximum Entropy Generators for Energ
 
 from __future__ import annotations
 
-__all__ = ["MEG", "Settings"]
+__all__ = ["MEG", "MEGSettings"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from damc.errors import BadInput
-from damc.learn.learner import Learner, Metrics, Rate
-from damc.learn.settings import check_settings
+from damc.learn.learner import Learner
+from damc.learn.parts import Metrics
+from damc.learn.presets import Recipe
+from damc.learn.settings import OptimizerSettings
+from damc.learn.sources import Draw
 from damc.nets.joint import Joint, image_energy, without_norm
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings:
+class MEGSettings(OptimizerSettings):
     """Every choice of MEG, the authors' code for anomalies among MNIST as defaults."""
 
     score_penalty: float = 100.0  # lambda; 10 for natural images
@@ -33,16 +35,17 @@ class Settings:
     energy_updates: int = 5  # of the energy for each one of the decoder
     decoder_rate: float = 1e-4  # of the statistics network as well
     energy_rate: float = 1e-4
-    beta1: float = 0.5
     beta2: float = 0.9
-    decay: str = "step"
-    horizon: int = 1  # of decay = "cosine"
-    clip: float = 100.0
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise BadInput(f"beta1 and beta2 lie in [0, 1), got {self.beta1} and {self.beta2}")
+            raise BadInput(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's."""
+        return self.beta1, self.beta2
 
 
 class MEG(Learner):
@@ -73,7 +76,8 @@ class MEG(Learner):
 
     name: ClassVar[str] = "meg"
     about: ClassVar[str] = "energy of images with a decoder of maximal entropy, for anomalies"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = MEGSettings
+    score: ClassVar[str | None] = "energy"
 
     def __init__(
         self,
@@ -81,21 +85,28 @@ class MEG(Learner):
         energy: nn.Module,
         statistics: nn.Module,
         latent_dim: int,
-        settings: Settings | None = None,
+        settings: MEGSettings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        s = settings or Settings()
+        s = settings or MEGSettings()
         super().__init__(s, networks)
         self.decoder, self.energy, self.statistics = decoder, energy, statistics
         self.latent_dim = latent_dim
-        self.clip = s.clip
-        self._learn("energy", s.energy_rate, energy)
-        self._learn("decoder", s.decoder_rate, decoder, statistics)
+        self.optimizers.add(
+            "energy", energy.parameters(), s.learning_rate(s.energy_rate), betas=s.betas
+        )
+        both = [*decoder.parameters(), *statistics.parameters()]
+        self.optimizers.add("decoder", both, s.learning_rate(s.decoder_rate), betas=s.betas)
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> MEGSettings:
+        """The recipe's rates of decoder and energy."""
+        return MEGSettings(**recipe.block(OptimizerSettings), energy_rate=recipe.energy_rate)
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> MEG:
         """A fresh learner; energy and statistics see images through layers like the encoder's."""
-        size = networks.amortizer["embedding"]
+        size = networks.embedding
         decoder = networks.build_decoder()
         energy = image_energy(without_norm(networks.build_encoder()), size)
         statistics = Joint(without_norm(networks.build_encoder()), size, networks.latent_dim)
@@ -133,10 +144,13 @@ class MEG(Learner):
         self.iteration += 1
         return metrics
 
-    @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """Images of the decoder at z ~ N(0, I), ``(n, C, H, W)``."""
-        images: Tensor = self.decoder(self._noise(n, generator))
+    def draws(self) -> Mapping[str, Draw]:
+        """N(0, I)."""
+        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
+
+    def decode(self, z: Tensor) -> Tensor:
+        """g(z), ``(B, C, H, W)``."""
+        images: Tensor = self.decoder(z)
         return images
 
     @torch.no_grad()
@@ -150,12 +164,6 @@ class MEG(Learner):
         return torch.randn(
             n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )
-
-    def _learn(self, name: str, rate: float, *modules: nn.Module) -> None:
-        s = self.settings
-        parameters = [p for module in modules for p in module.parameters()]
-        adam = torch.optim.Adam(parameters, lr=rate, betas=(s.beta1, s.beta2), fused=True)
-        self.own(name, adam, Rate(rate, s.decay, s.horizon))
 
 
 def score_norm(energy: Tensor, x: Tensor) -> Tensor:

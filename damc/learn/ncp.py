@@ -7,10 +7,11 @@ are ours.
 
 from __future__ import annotations
 
-__all__ = ["NCPVAE", "Settings", "contrast"]
+__all__ = ["NCPVAE", "NCPSettings", "contrast"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +19,19 @@ from torch.nn.functional import softplus
 
 from damc.kernels.langevin import Langevin
 from damc.latent import EnergyPrior
-from damc.learn.learner import Metrics
-from damc.learn.settings import adam, check_settings, shared_settings
-from damc.learn.stages import SecondStage
-from damc.learn.vae import VAE
-from damc.learn.vae import Settings as VAESettings
+from damc.learn.learner import Learner
+from damc.learn.parts import Metrics
+from damc.learn.presets import Recipe
+from damc.learn.settings import ModelSettings
+from damc.learn.sources import Draw, Infer
+from damc.learn.stages import Stages
+from damc.learn.vae import VAE, VAESettings
 from damc.nets import mlp_energy
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings:
+class NCPSettings(ModelSettings):
     """Choices of the noise-contrastive prior."""
 
     sigma: float = 0.5**0.5
@@ -38,19 +39,12 @@ class Settings:
     proposals: int = 1000  # points of N(0, I) from which one is resampled
     prior_step_size: float = 0.4  # of the source "energy"
     prior_sample_steps: int = 100
-    decoder_rate: float = 2e-4  # of the VAE
     energy_rate: float = 1e-4  # of the classifier
-    beta1: float = 0.5
-    decay: str = "step"
     horizon: int = 200_000  # iterations of both stages together
-    clip: float = 100.0
     score_draws: int = 10
 
-    def __post_init__(self) -> None:
-        check_settings(self)
 
-
-class NCPVAE(SecondStage):
+class NCPVAE(Learner):
     """A VAE, then a classifier D between its codes and N(0, I), which becomes its prior.
 
     With D(z) = sigmoid(-E(z)), the second stage minimizes
@@ -74,34 +68,74 @@ class NCPVAE(SecondStage):
 
     name: ClassVar[str] = "ncp-vae"
     about: ClassVar[str] = "VAE, then a noise-contrastive prior on its codes"
-    settings_type: ClassVar[Any] = Settings
-    second_sources: ClassVar[tuple[str, ...]] = ("resampling", "energy")
+    settings_type: ClassVar[Any] = NCPSettings
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "bound"
+    stage_learners: ClassVar[tuple[str, ...]] = ("base",)
 
     def __init__(
         self,
         base: VAE,
         energy: nn.Module,
-        settings: Settings,
+        settings: NCPSettings,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(base, settings, networks)
+        super().__init__(settings, networks)
         s = settings
-        self.prior = EnergyPrior(energy)
+        self.base = base
+        self.corrected = EnergyPrior(energy)
+        self.stages = Stages(s.first, s.horizon)
         self.kernel = Langevin(s.prior_step_size, s.prior_sample_steps)
-        optimizer = torch.optim.Adam(list(energy.parameters()), lr=s.energy_rate, **adam(s))
-        self.own("energy", optimizer, self.second_rate(s.energy_rate))
+        rate = self.stages.rate(s.energy_rate, s.decay, 2)
+        self.optimizers.add("energy", energy.parameters(), rate, betas=s.betas)
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> NCPSettings:
+        """The recipe's likelihood and rates, and how its prior is drawn from."""
+        return NCPSettings(
+            **recipe.block(ModelSettings),
+            prior_step_size=recipe.prior_step_size,
+            prior_sample_steps=recipe.prior_sample_steps,
+            energy_rate=recipe.energy_rate,
+        )
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> NCPVAE:
         """A fresh learner with these networks and these settings."""
-        horizon = max(cls.begins_at(settings), 1)
-        base = VAE.build(networks, shared_settings(settings, VAESettings, horizon=horizon))
+        s = settings
+        horizon = max(Stages(s.first, s.horizon).begin, 1)
+        shared = s.block(ModelSettings, horizon=horizon, score_draws=s.score_draws)
+        first = VAESettings(**shared)
+        base = VAE.build(networks, first)
         energy = networks.build_energy() or mlp_energy(networks.latent_dim)
-        return cls(base, energy, settings, networks)
+        return cls(base, energy, s, networks)
 
-    def learn(
-        self, z: Tensor, x: Tensor, index: Tensor, generator: torch.Generator | None
-    ) -> Metrics:
+    @property
+    def prior(self) -> EnergyPrior:
+        """p(z) = r(z) N(z; 0, I)."""
+        return self.corrected
+
+    @property
+    def energy(self) -> nn.Module:
+        """E = -log r."""
+        assert self.corrected.energy is not None
+        return self.corrected.energy
+
+    @property
+    def ready(self) -> bool:
+        """Whether the prior has begun to learn."""
+        return self.iteration > self.stages.begin
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        if self.iteration < self.stages.begin:
+            metrics = self.base.step(x, index, generator)
+        else:
+            metrics = self.update_prior(self.base.codes(x, index, generator), generator)
+        self.iteration += 1
+        return metrics
+
+    def update_prior(self, z: Tensor, generator: torch.Generator | None) -> Metrics:
+        """One step of the classifier between codes z ``(B, d)`` and N(0, I)."""
         noise = torch.empty_like(z).normal_(generator=generator)
         e_pos, e_neg = self.energy(torch.cat([z, noise])).chunk(2)
         loss = contrast(e_pos, e_neg)
@@ -112,21 +146,39 @@ class NCPVAE(SecondStage):
             "energy_gradient": self.update("energy", loss),
         }
 
-    @property
-    def energy(self) -> nn.Module:
-        """E = -log r."""
-        assert self.prior.energy is not None
-        return self.prior.energy
+    def draws(self) -> Mapping[str, Draw]:
+        """The corrected prior in two ways once it has learned, and N(0, I)."""
+        gaussian = super().draws()
+        if not self.ready:
+            return gaussian
+        return {"resampling": self._resampled, "energy": self._moved, **gaussian}
 
-    def draw_prior(
-        self, n: int, source: str, steps: int | None, generator: torch.Generator | None
-    ) -> Tensor:
-        """z of the corrected prior, ``(n, d)``."""
+    def inferences(self) -> Mapping[str, Infer]:
+        """The encoder's mean."""
+        return self.base.inferences()
+
+    @torch.no_grad()
+    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """The bound on -log p(x) under the corrected prior, which adds E_q(z|x) E(z), ``(B,)``."""
+        score = self.base.anomaly_score(x, generator=generator)
+        if not self.ready:
+            return score
+        draws = self.settings.score_draws
+        index = torch.arange(len(x))
+        for _ in range(draws):
+            score += self.energy(self.base.codes(x, index, generator)) / draws
+        return score
+
+    def _moved(self, n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
+        """z of Langevin moves on p(z) from N(0, I), ``(n, d)``."""
+        weight = next(self.energy.parameters())
+        z = weight.new_empty(n, self.model.latent_dim).normal_(generator=generator)
+        return self.kernel.run(z, self.corrected, generator, steps=steps)[0].z
+
+    def _resampled(self, n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
+        """Of `proposals` points of N(0, I) one, with probability proportional to r, ``(n, d)``."""
         d, m = self.model.latent_dim, self.settings.proposals
         weight = next(self.energy.parameters())
-        if source == "energy":
-            z = weight.new_empty(n, d).normal_(generator=generator)
-            return self.kernel.run(z, self.prior, generator, steps=steps)[0].z
         kept = []
         together = max(1, 100_000 // m)  # so many points at a time bound the memory
         for start in range(0, n, together):
@@ -136,18 +188,6 @@ class NCPVAE(SecondStage):
             gumbel = -torch.empty_like(energy).exponential_(generator=generator).log()
             kept.append(z[torch.arange(len(z)), (gumbel - energy).argmax(1)])
         return torch.cat(kept)
-
-    @torch.no_grad()
-    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The bound on -log p(x) under the corrected prior, which adds E_q(z|x) E(z), ``(B,)``."""
-        score = super().anomaly_score(x, generator=generator)
-        if not self.ready:
-            return score
-        draws = self.settings.score_draws
-        index = torch.arange(len(x))
-        for _ in range(draws):
-            score += self.energy(self.base.codes(x, index, generator)) / draws
-        return score
 
 
 def contrast(e_pos: Tensor, e_neg: Tensor) -> Tensor:

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-__all__ = ["PRESETS", "Networks", "Preset", "find_preset"]
+__all__ = ["DEMO", "PRESETS", "Preset", "Recipe", "find_preset"]
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 from damc.errors import BadInput
-from damc.learn import Learner, find_method
-from damc.learn.damc import Settings
+from damc.learn.settings import AmortizerSettings, ChainSettings, PriorSettings, StartSettings
 from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
+class Recipe(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
+    """How a preset trains: every group of settings; `Learner.settings_from` takes a method's."""
+
+    warm_posterior_steps: int | None = None  # of chains from an amortizer; None: posterior_steps
+
+
+@dataclass(frozen=True)
 class Preset:
-    """A complete set-up: networks, settings, and how to feed and stop it."""
+    """A complete set-up: networks, recipe, and how to feed and stop it."""
 
     name: str
     about: str
     data: str  # a name that `damc.data.load_images` knows
     networks: Networks
-    settings: Settings
+    recipe: Recipe
     batch: int = 128
     iterations: int = 200_000
     flip: bool = False
-    minutes: int | None = None  # of training on 2 cores, roughly; None wants a GPU
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What single methods, by name, do otherwise than `settings` say."""
-
-    def learner(self, method: str = "damc", /, **changes: Any) -> Learner:
-        """A fresh learner, with settings changed by keyword.
-
-        Any method takes the preset's networks, and those of the preset's settings that it knows
-        by the same name: sigma, chain lengths, rates and their decay; `own` comes before them.
-        """
-        kind = find_method(method)
-        known = {f.name for f in fields(kind.settings_type)}
-        shared = {f.name: getattr(self.settings, f.name) for f in fields(self.settings)}
-        values = {name: value for name, value in shared.items() if name in known}
-        own = self.own.get(method, {})
-        try:
-            settings = kind.settings_type(**{**values, **own, **changes})
-        except TypeError as error:
-            raise BadInput(f"{self.name}: {error}") from error
-        return kind.build(self.networks, settings)
+    minutes: int | None = None  # of training on 2 cores, roughly; None needs a GPU
 
 
 def find_preset(name: str) -> Preset:
@@ -70,7 +56,7 @@ def _paper(
     *,
     encoder_width: int = 64,
     flip: bool = True,
-    **settings: Any,
+    **recipe: Any,
 ) -> Preset:
     networks = Networks(
         shape,
@@ -78,9 +64,10 @@ def _paper(
         decoder={"kind": "conv", "rows": name, "width": width},
         encoder={"kind": "conv", "rows": name, "width": encoder_width},
     )
-    # The horizon lays out the stages of methods that have them; with step decay DAMC has no use.
-    chosen = Settings(**{"horizon": _ITERATIONS, **settings})
-    return Preset(name, about, name, networks, chosen, flip=flip)
+    # The horizon divides the iterations of methods with stages; with step decay DAMC ignores it.
+    return Preset(
+        name, about, name, networks, Recipe(**{"horizon": _ITERATIONS, **recipe}), flip=flip
+    )
 
 
 _PAPER = (
@@ -128,27 +115,14 @@ def _small(
     *,
     data: str | None = None,
     flip: bool = False,
-    own: Mapping[str, Mapping[str, Any]] | None = None,
-    **settings: Any,
+    **recipe: Any,
 ) -> Preset:
     # The penalty keeps the energy from drifting: without it, E at the data falls without end.
-    chosen = Settings(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **settings})
+    chosen = Recipe(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **recipe})
     data = name.removesuffix("-small") if data is None else data
     return Preset(
-        name,
-        about,
-        data,
-        networks,
-        chosen,
-        iterations=iterations,
-        flip=flip,
-        minutes=minutes,
-        own=own or {},
+        name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes
     )
-
-
-# Chains that start at an amortizer's sample need fewer moves than those that start at noise.
-_WARM = {method: {"posterior_steps": 10} for method in ("damc", "damc-g")}
 
 
 _SMALL = (
@@ -161,7 +135,8 @@ _SMALL = (
             decoder={"kind": "mlp", "hidden": [128, 128]},
             encoder={"kind": "mlp", "hidden": [128]},
             energy={"hidden": [100, 100]},
-            amortizer={"embedding": 64, "capacity": 0.5},
+            embedding=64,
+            amortizer={"capacity": 0.5},
         ),
         iterations=1000,
         minutes=2,
@@ -175,7 +150,8 @@ _SMALL = (
             24,
             decoder={"kind": "mlp", "hidden": [512, 512]},
             encoder={"kind": "mlp", "hidden": [512]},
-            amortizer={"embedding": 256, "capacity": 0.5},
+            embedding=256,
+            amortizer={"capacity": 0.5},
         ),
         iterations=3600,
         minutes=30,
@@ -190,7 +166,8 @@ _SMALL = (
             16,
             decoder={"kind": "mlp", "hidden": [512, 512]},
             encoder={"kind": "mlp", "hidden": [512]},
-            amortizer={"embedding": 256, "capacity": 0.5},
+            embedding=256,
+            amortizer={"capacity": 0.5},
         ),
         iterations=900,
         minutes=4,
@@ -205,7 +182,8 @@ _SMALL = (
             8,
             decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 8},
             encoder={"kind": "mlp", "hidden": [512]},
-            amortizer={"embedding": 256, "capacity": 0.5},
+            embedding=256,
+            amortizer={"capacity": 0.5},
         ),
         iterations=3600,
         minutes=15,
@@ -213,7 +191,7 @@ _SMALL = (
         sigma=0.15,
         posterior_step_size=0.05,
         energy_penalty=0.02,
-        own=_WARM,
+        warm_posterior_steps=10,
     ),
     _small(
         "svhn-small",
@@ -223,14 +201,15 @@ _SMALL = (
             64,
             decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
             encoder={"kind": "mlp", "hidden": [512]},
-            amortizer={"embedding": 256, "capacity": 0.5},
+            embedding=256,
+            amortizer={"capacity": 0.5},
         ),
         iterations=1500,
         minutes=15,
         sigma=0.3,
         posterior_steps=20,
         encoder_updates=1,
-        own=_WARM,
+        warm_posterior_steps=10,
     ),
     _small(
         "cifar10-small",
@@ -240,7 +219,8 @@ _SMALL = (
             128,
             decoder={"kind": "hybrid", "rows": "quarter", "hidden": [256], "width": 16},
             encoder={"kind": "mlp", "hidden": [512]},
-            amortizer={"embedding": 256, "capacity": 0.5},
+            embedding=256,
+            amortizer={"capacity": 0.5},
         ),
         iterations=1000,
         minutes=10,
@@ -248,7 +228,7 @@ _SMALL = (
         sigma=0.3,
         posterior_steps=20,
         encoder_updates=1,
-        own=_WARM,
+        warm_posterior_steps=10,
     ),
 )
 

@@ -6,26 +6,26 @@ ICLR 2020.
 
 from __future__ import annotations
 
-__all__ = ["RAE", "Settings"]
+__all__ = ["RAE", "RAESettings"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from damc.errors import BadInput
-from damc.learn.learner import Learner, Metrics, Rate
+from damc.learn.learner import Learner
 from damc.learn.mixture import GaussianMixture
-from damc.learn.settings import adam, check_settings
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.learn.parts import Metrics
+from damc.learn.settings import OptimizerSettings
+from damc.learn.sources import Draw, Infer
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings:
+class RAESettings(OptimizerSettings):
     """Choices of the RAE; the defaults are its authors' for CIFAR-10 with weight decay."""
 
     regularizer: str = "l2"  # of the decoder; "gradient", "spectral" or "none"
@@ -36,16 +36,7 @@ class Settings:
     first: float = 0.9  # share of the horizon after which samples come from the whole mixture
     decoder_rate: float = 5e-4  # of encoder and decoder
     beta1: float = 0.9
-    decay: str = "step"
     horizon: int = 200_000
-    clip: float = 100.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.regularizer not in ("l2", "gradient", "spectral", "none"):
-            raise BadInput(
-                f"regularizer must be l2, gradient, spectral or none, got {self.regularizer!r}"
-            )
 
 
 class RAE(Learner):
@@ -74,7 +65,8 @@ class RAE(Learner):
 
     name: ClassVar[str] = "rae"
     about: ClassVar[str] = "regularized auto-encoder, and a mixture of Gaussians on its codes"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = RAESettings
+    inference: ClassVar[str | None] = "encoder"
     ring: Tensor
     written: Tensor
 
@@ -83,27 +75,27 @@ class RAE(Learner):
         encoder: nn.Module,
         decoder: nn.Module,
         latent_dim: int,
-        settings: Settings | None = None,
+        settings: RAESettings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        s = settings or Settings()
+        s = settings or RAESettings()
         super().__init__(s, networks)
         if s.regularizer == "spectral":
             for layer in list(decoder.modules()):
                 if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                     spectral_norm(layer)
-        self.encoder, self.decoder, self.clip = encoder, decoder, s.clip
+        self.encoder, self.decoder = encoder, decoder
         self.register_buffer("ring", torch.zeros(s.ring, latent_dim))
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
         self._density: tuple[int, GaussianMixture] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
-        optimizer = torch.optim.Adam(list(self.parameters()), lr=s.decoder_rate, **adam(s))
-        self.own("autoencoder", optimizer, Rate(s.decoder_rate, s.decay, s.horizon))
+        rate = s.learning_rate(s.decoder_rate)
+        self.optimizers.add("autoencoder", self.parameters(), rate, betas=s.betas)
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> RAE:
         """A fresh learner with these networks and these settings."""
-        head = nn.Linear(networks.amortizer["embedding"], networks.latent_dim)
+        head = nn.Linear(networks.embedding, networks.latent_dim)
         encoder = nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
         return cls(encoder, networks.build_decoder(), networks.latent_dim, settings, networks)
 
@@ -126,7 +118,7 @@ class RAE(Learner):
         }
 
     def decode(self, z: Tensor) -> Tensor:
-        """g(z); looking at the model must not move the spectral norm's power iteration."""
+        """g(z), in evaluation mode: looking must not move the spectral norm's power iteration."""
         image: Tensor = self.decoder.eval()(z)
         return image
 
@@ -139,34 +131,19 @@ class RAE(Learner):
             self._density = components, GaussianMixture.fit(codes, components)
         return self._density[1]
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The way to draw from this model."""
-        return ("mixture",)
+    def draws(self) -> Mapping[str, Draw]:
+        """The mixture."""
 
-    @torch.no_grad()
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """g(z) of z from the mixture, ``(n, C, H, W)``."""
-        return self.decode(self.sample_latent(n, generator=generator))
+        def mixture(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
+            if int(self.written) < 2:
+                return self.ring.new_empty(n, self.ring.shape[1]).normal_(generator=generator)
+            return self.density().sample(n, generator)
 
-    @torch.no_grad()
-    def sample_latent(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """z from the mixture, ``(n, d)``."""
-        if int(self.written) < 2:
-            return self.ring.new_empty(n, self.ring.shape[1]).normal_(generator=generator)
-        return self.density().sample(n, generator)
+        return {"mixture": mixture}
 
-    @torch.no_grad()
-    def infer(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """e(x), ``(B, d)``."""
-        return self.encoder(x)  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """g(e(x)), of the shape of x."""
-        return self.decode(self.infer(x))
+    def inferences(self) -> Mapping[str, Infer]:
+        """The code e(x)."""
+        return {"encoder": lambda x, steps, noise, generator: self.encoder(x)}
 
     def _penalty(self, z: Tensor, image: Tensor, generator: torch.Generator | None) -> Tensor:
         """R(g)."""

@@ -1,13 +1,120 @@
-"""What the settings of every way of learning have in common, and must satisfy."""
+"""Groups of settings that ways of learning share, and what settings must satisfy.
+
+A method's settings are a frozen dataclass made of these groups and its own fields.
+"""
 
 from __future__ import annotations
 
-__all__ = ["adam", "check_settings", "shared_settings"]
+__all__ = [
+    "KERNELS",
+    "AmortizerSettings",
+    "ChainSettings",
+    "ModelSettings",
+    "OptimizerSettings",
+    "PriorSettings",
+    "StartSettings",
+    "check_settings",
+]
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from damc.errors import BadInput
+from damc.kernels.base import Kernel
+from damc.kernels.langevin import Langevin
+from damc.kernels.underdamped import Underdamped
+from damc.learn.optimizers import LearningRate
+
+KERNELS: dict[str, Callable[[float, int], Kernel]] = {
+    "langevin": Langevin,
+    # Chains that start far up a slope overshoot with less friction than this.
+    "underdamped": partial(Underdamped, friction=10.0),
+}
+"""How posterior chains may move, by name: from a step size and a number of moves."""
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How the decoder, and whatever else has no rate of its own, is optimized."""
+
+    decoder_rate: float = 2e-4
+    beta1: float = 0.5
+    decay: str = "step"
+    horizon: int = 1  # of decay = "cosine", and of stages
+    clip: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Adam's."""
+        return self.beta1, 0.999
+
+    def block(self, *groups: type, **changes: Any) -> dict[str, Any]:
+        """The values of whole groups of settings by name, and changes to them."""
+        return {f.name: getattr(self, f.name) for group in groups for f in fields(group)} | changes
+
+    def learning_rate(self, rate: float) -> LearningRate:
+        """A learning rate that falls as these settings say."""
+        return LearningRate(rate, self.decay, self.horizon)
+
+
+@dataclass(frozen=True)
+class ModelSettings(OptimizerSettings):
+    """The likelihood around the decoder."""
+
+    sigma: float = 0.1  # standard deviation of the likelihood
+
+
+@dataclass(frozen=True)
+class ChainSettings(ModelSettings):
+    """The posterior chains that a decoder is learned from."""
+
+    posterior_steps: int = 30  # T of the posterior chain
+    posterior_step_size: float = 0.1
+    posterior_kernel: str = "langevin"  # "underdamped": with momentum, for fewer moves
+    decoder_updates: int = 1  # gradient steps of the decoder on the same posterior samples
+
+
+@dataclass(frozen=True)
+class PriorSettings(ModelSettings):
+    """An energy, and the prior chains that it is learned from."""
+
+    prior_steps: int = 60  # T of the prior chain
+    prior_step_size: float = 0.4  # the paper's text says 0.1
+    energy_rate: float = 1e-4
+    energy_penalty: float = 0.0  # weight of mean E^2 over both kinds of samples
+    prior_sample_steps: int = 100  # prior moves when images are drawn from the energy
+    prior_sample_step_size: float | None = None  # of those; None: prior_step_size
+
+
+@dataclass(frozen=True)
+class AmortizerSettings:
+    """How an amortizer learns the ends of posterior chains, and infers."""
+
+    updates: int = 6  # M gradient steps of the amortizer
+    encoder_updates: int | None = None  # the last of them that train its encoder too; None: all
+    p_uncond: float = 0.2
+    unconditional: str = "share"  # "both": losses with and without x on the whole batch, summed
+    amortizer_rate: float = 2e-4
+    amortizer_weight_decay: float = 1e-4
+    test_steps: int = 10  # noiseless posterior moves after q(z | x) at test time
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """The chains of Algorithm 1 start at samples of the amortizer's EMA copy."""
+
+    start_solver: str = "ancestral"  # how they are drawn
+    start_steps: int = 100
+    prior_starts: str = "conditional"  # at q(z | x); "unconditional": at q(z)
+    noise_negatives: bool = True  # and as many prior chains from N(0, I)
+    ema_rate: float = 0.005
+    ema_every: int = 10  # iterations
+
 
 _POSITIVE = {
     "sigma",
@@ -16,17 +123,20 @@ _POSITIVE = {
     "prior_sample_step_size",
     "decoder_rate",
     "energy_rate",
+    "encoder_rate",
     "amortizer_rate",
     "clip",
 }
 _COUNTS = {
     "posterior_steps",
+    "warm_posterior_steps",
     "prior_steps",
     "prior_sample_steps",
     "inference_steps",
     "start_steps",
     "ema_every",
     "updates",
+    "encoder_updates",
     "decoder_updates",
     "distillation_updates",
     "horizon",
@@ -46,15 +156,24 @@ _NOT_NEGATIVE = {
     "amortizer_weight_decay",
     "score_penalty",
     "information",
+    "gradient_penalty",
 }
+_CHOICES = {
+    "decay": ("step", "cosine"),
+    "posterior_kernel": tuple(KERNELS),
+    "unconditional": ("share", "both"),
+    "prior_starts": ("conditional", "unconditional"),
+    "regularizer": ("l2", "gradient", "spectral", "none"),
+    "score": ("cross-entropy", "features"),
+}
+_SHARES = {"p_uncond": True, "alpha": True, "first": False, "dropout": False}  # may it be 1?
 
 
 def check_settings(settings: Any) -> None:
-    """Raises `BadInput` naming the first setting that cannot be meant, known by its name.
+    """Raises `BadInput` naming the first setting that is out of range, known by its name.
 
     Example:
-        >>> from damc.learn.vae import Settings
-        >>> Settings(sigma=-1.0)
+        >>> ModelSettings(sigma=-1.0)
         Traceback (most recent call last):
         ...
         damc.errors.BadInput: sigma must be positive, got -1.0
@@ -69,26 +188,15 @@ def check_settings(settings: Any) -> None:
             raise BadInput(f"{name} must be at least 1, got {value}")
         if name in _NOT_NEGATIVE and not value >= 0:
             raise BadInput(f"{name} must not be negative, got {value}")
-        if name == "p_uncond" and not 0 <= value <= 1:
-            raise BadInput(f"p_uncond lies in [0, 1], got {value}")
-        if name == "first" and not 0 <= value < 1:
-            raise BadInput(f"first must lie in [0, 1), got {value}")
-        if name == "decay" and value not in ("step", "cosine"):
-            raise BadInput(f"decay must be 'step' or 'cosine', got {value!r}")
+        if name in _SHARES and not (0 <= value < 1 or (_SHARES[name] and value == 1)):
+            interval = "[0, 1]" if _SHARES[name] else "[0, 1)"
+            raise BadInput(f"{name} must lie in {interval}, got {value}")
+        if name in _CHOICES and value not in _CHOICES[name]:
+            names = " or ".join(map(repr, _CHOICES[name]))
+            raise BadInput(f"{name} must be {names}, got {value!r}")
     staged = {"first", "stages"} & {field.name for field in fields(settings)}
     if staged and settings.horizon < 2:
         raise BadInput(
-            f"horizon is {settings.horizon}, but stages are shares of it: "
+            f"horizon must be at least 2, since stages are shares of it, got {settings.horizon}: "
             "give the number of iterations"
         )
-
-
-def shared_settings(settings: Any, kind: Any, **changes: Any) -> Any:
-    """Settings of type `kind` with the values that `settings` has under the same names."""
-    known = {field.name for field in fields(kind)} & {field.name for field in fields(settings)}
-    return kind(**{**{name: getattr(settings, name) for name in known}, **changes})
-
-
-def adam(settings: Any) -> dict[str, Any]:
-    """Options of Adam and AdamW that every method shares."""
-    return {"betas": (settings.beta1, 0.999), "fused": True}

@@ -6,21 +6,27 @@ Optimization of Short Run MCMC for Approximate Inference", ECCV 2020.
 
 from __future__ import annotations
 
-__all__ = ["SRI", "HierarchicalSRI", "Settings"]
+__all__ = ["SRI", "HierarchicalSRI", "SRISettings"]
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
 
 from damc.latent import LatentModel
-from damc.learn.chains import ChainLearner, ChainSettings
+from damc.learn.learner import Learner
+from damc.learn.parts import Chain, Metrics, decoder_step
+from damc.learn.settings import KERNELS, ChainSettings
+from damc.learn.starts import NoiseStarts, PersistentStarts
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
+from damc.nets.networks import Networks
 
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+Self = TypeVar("Self", bound="SRI")
 
 
 @dataclass(frozen=True)
-class Settings(ChainSettings):
+class SRISettings(ChainSettings):
     """Choices of SRI; the defaults are its authors' for 5 layers on CelebA at 32 pixels.
 
     They use fixed step sizes in the code, and so does this; the paper tunes them variationally.
@@ -33,18 +39,55 @@ class Settings(ChainSettings):
     inference_steps: int = 100  # noiseless posterior moves from N(0, I) at test time
 
 
-class SRI(ChainLearner):
+class SRI(Learner):
     """A decoder under N(0, I), by
 
         down the gradient of  E |x - g(z)|^2,    z ~ p(z | x) by a short chain from N(0, I).
 
     It is LEBM without an energy, and ABP without memory.
+
+    Args:
+        model: decoder and sigma.
+        settings: the choices.
+        networks: the description from which the networks were built, kept in `config`.
     """
 
     name: ClassVar[str] = "sri"
     about: ClassVar[str] = "Gaussian prior; short posterior chains from noise"
-    settings_type: ClassVar[Any] = Settings
-    with_energy: ClassVar[bool] = False
+    settings_type: ClassVar[Any] = SRISettings
+    inference: ClassVar[str | None] = "chain"
+    score: ClassVar[str | None] = "joint"
+    posterior_starts: ClassVar[type[NoiseStarts | PersistentStarts]] = NoiseStarts
+
+    def __init__(
+        self,
+        model: LatentModel,
+        settings: Any = None,
+        networks: Networks | None = None,
+    ) -> None:
+        s = settings or self.settings_type(sigma=model.sigma)
+        super().__init__(s, networks, model)
+        kernel = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
+        starts = self.posterior_starts(model.latent_dim)
+        self.chains = {"posterior": Chain(starts, kernel, model.posterior)}
+        rate = s.learning_rate(s.decoder_rate)
+        self.optimizers.add("decoder", model.decoder.parameters(), rate, betas=s.betas)
+
+    @classmethod
+    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+        """A fresh learner with these networks and these settings."""
+        return cls(networks.build_model(settings.sigma, energy=False), settings, networks)
+
+    def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
+        z, info = self.chains["posterior"].run(x, index, generator)
+        updates = self.settings.decoder_updates
+        metrics = decoder_step(self.model, x, z, self.update, updates=updates)
+        self.iteration += 1
+        return {"displacement": info.displacement, **metrics}
+
+    def codes(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Samples of p(z | x), ``(B, d)``, by the method's own chains: for a second stage."""
+        return self.chains["posterior"].run(x, index, generator)[0]
 
 
 class HierarchicalSRI(SRI):

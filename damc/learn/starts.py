@@ -1,7 +1,7 @@
 """Where the chains of an iteration start: at noise, where they last ended, or at an amortizer.
 
-This is what sets the MCMC family apart. A start draws ``(B, d)`` points for a batch, and is told
-afterwards where the chains ended; only persistent ones listen.
+This is what distinguishes the MCMC methods. A start draws ``(B, d)`` points for a batch and is
+given the chains' end points afterwards; only persistent ones store them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from damc.noise import normal
 
 
 class Starts:
-    """Starts without a memory; a subclass writes `draw`."""
+    """Starts without memory; a subclass writes `draw`."""
 
     def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Starts ``(B, d)`` of chains for images x ``(B, C, H, W)`` at places `index` ``(B,)``."""
+        """Starts ``(B, d)`` of chains for images x ``(B, C, H, W)`` with indices ``(B,)``."""
         raise NotImplementedError
 
     def keep(self, index: Tensor, z: Tensor) -> None:
-        """Hears where those chains ended, ``(B, d)``."""
+        """Stores the chains' end points ``(B, d)``, if the starts have a memory."""
 
-    def resume_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """What the next draw depends on; empty if nothing."""
         return {}
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Takes back what `resume_state` gave."""
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restores what `state` returned."""
 
 
 class NoiseStarts(Starts):
@@ -47,47 +47,47 @@ class NoiseStarts(Starts):
 
 
 class PersistentStarts(Starts):
-    """Where the chain of the same index ended last, and N(0, I) at its first visit.
+    """Where the chain of the same index last ended, and N(0, I) at its first visit.
 
-    Warm starts of ABP (Han et al. 2017) with the place of an image in the data set as index;
-    persistent contrastive divergence (Tieleman 2008) with the place in the batch. Storage grows
-    with the largest index met. An image and its mirror image share a chain, and a stream of
-    batches, which never repeats an index, has no chain to go on with. Of several processes each
-    keeps the chains of the images it meets itself, and a run folder those of the first.
+    Warm starts of ABP (Han et al. 2017) if the index is an image's place in the data set;
+    persistent contrastive divergence (Tieleman 2008) if it is the place in the batch. Storage grows
+    with the largest index. An image and its mirror image share a chain; a stream of batches, which
+    never repeats an index, has no chain to continue. Of several processes each keeps the chains of
+    its own images, and a run folder those of the first.
 
-    On a first visit the draw is that of `NoiseStarts`, bit for bit; later ones use up as much
+    A first visit draws what `NoiseStarts` draws, bit for bit; later ones consume as much
     randomness, so that both kinds of learner see the same noise along their chains.
     """
 
     def __init__(self, latent_dim: int) -> None:
         self.latent_dim = latent_dim
-        self.z = torch.empty(0, latent_dim)  # ends, (N, d)
-        self.known = torch.empty(0, dtype=torch.bool)  # which of them were visited, (N,)
+        self.z = torch.empty(0, latent_dim)  # end points, (N, d)
+        self.known = torch.empty(0, dtype=torch.bool)  # which indices were visited, (N,)
 
     def draw(self, x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The last ends of these chains, ``(B, d)``."""
+        """The last end points of these chains, ``(B, d)``."""
         noise = standard_normal(x, self.latent_dim, generator)
         self._grow(index, noise)
         place = index.to(self.z.device)
         return torch.where(self.known[place, None], self.z[place], noise)
 
     def keep(self, index: Tensor, z: Tensor) -> None:
-        """Remembers the ends of these chains."""
+        """Stores the end points of these chains."""
         self._grow(index, z)
         place = index.to(self.z.device)
         self.z[place] = z.detach()
         self.known[place] = True
 
-    def resume_state(self) -> dict[str, Any]:
-        """Every chain's end, and which chains have one."""
+    def state(self) -> dict[str, Any]:
+        """Every chain's end point, and which chains have one."""
         return {"z": self.z, "known": self.known}
 
-    def load_resume_state(self, state: dict[str, Any]) -> None:
-        """Goes on with the chains of an earlier `resume_state`."""
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continues the chains of an earlier `state`."""
         self.z, self.known = state["z"].clone(), state["known"].clone()
 
     def _grow(self, index: Tensor, like: Tensor) -> None:
-        """Makes room up to the largest index, on the device and in the type of the chains."""
+        """Makes space up to the largest index, on the device and in the type of the chains."""
         self.z, self.known = self.z.to(like), self.known.to(like.device)
         missing = int(index.max()) + 1 - len(self.z)
         if missing > 0:
@@ -99,10 +99,10 @@ class AmortizedStarts(Starts):
     """Samples of an amortizer: q(z | x), or q(z) if not `conditional`.
 
     Args:
-        amortizer: the sampler, in Algorithm 1 the slow copy of the one that learns.
+        amortizer: the sampler, in Algorithm 1 the EMA copy of the one that learns.
         solver: how it is sampled.
         steps: evaluations of its denoiser.
-        conditional: whether it sees the images.
+        conditional: whether it is given the images.
     """
 
     def __init__(
@@ -117,6 +117,6 @@ class AmortizedStarts(Starts):
         return self.amortizer.sample(n, context, generator=generator, **self.options)
 
 
-def standard_normal(x: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:
-    """A point of N(0, I) for every image of a batch, ``(B, d)``, in its type and on its device."""
-    return normal(len(x), latent_dim, generator=generator, dtype=x.dtype, device=x.device)
+def standard_normal(like: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:
+    """A point of N(0, I) for every row of a batch, ``(B, d)``, in its type and on its device."""
+    return normal(len(like), latent_dim, generator=generator, dtype=like.dtype, device=like.device)

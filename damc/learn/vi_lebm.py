@@ -7,29 +7,33 @@ the posterior chains replaced by the encoder of Kingma and Welling (2014).
 
 from __future__ import annotations
 
-__all__ = ["VILEBM", "Settings"]
+__all__ = ["VILEBM", "VILEBMSettings"]
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
-from damc.learn.learner import Metrics
-from damc.learn.prior import PriorLearner, PriorSettings
-from damc.learn.vae import EncoderInference, divergence, draw, gaussian_encoder
-
-if TYPE_CHECKING:
-    from damc.nets.networks import Networks
+from damc.learn.learner import Learner
+from damc.learn.parts import Chain, Metrics, energy_step
+from damc.learn.settings import PriorSettings
+from damc.learn.sources import Infer
+from damc.learn.starts import NoiseStarts
+from damc.learn.vae import divergence, draw, gaussian_encoder
+from damc.nets.networks import Networks
 
 
 @dataclass(frozen=True)
-class Settings(PriorSettings):
+class VILEBMSettings(PriorSettings):
     """Choices of VI-LEBM: those of Algorithm 1 for the prior; one rate for encoder and decoder."""
 
 
-class VILEBM(EncoderInference, PriorLearner):
+class VILEBM(Learner):
     """Encoder, decoder and energy, by the bound on -log p(x)
 
         E_q(z|x)[ |x - g(z)|^2 / (2 sigma^2) + E(z) ] + KL(q(z|x) || N(0, I)) + log Z,
@@ -48,19 +52,27 @@ class VILEBM(EncoderInference, PriorLearner):
 
     name: ClassVar[str] = "vi-lebm"
     about: ClassVar[str] = "energy prior with a Gaussian encoder in place of posterior chains"
-    settings_type: ClassVar[Any] = Settings
+    settings_type: ClassVar[Any] = VILEBMSettings
+    inference: ClassVar[str | None] = "encoder"
+    score: ClassVar[str | None] = "joint"
 
     def __init__(
         self,
         model: LatentModel,
         encoder: nn.Module,
-        settings: Settings | None = None,
+        settings: VILEBMSettings | None = None,
         networks: Networks | None = None,
     ) -> None:
-        super().__init__(model, settings, networks)
+        s = settings or VILEBMSettings(sigma=model.sigma)
+        super().__init__(s, networks, model)
         self.encoder = encoder
-        both = nn.ModuleList([model.decoder, encoder])
-        self.learn("autoencoder", both, self.settings.decoder_rate)
+        kernel = Langevin(s.prior_step_size, s.prior_steps)
+        self.chains = {"prior": Chain(NoiseStarts(model.latent_dim), kernel, lambda x: model.prior)}
+        add = partial(self.optimizers.add, betas=s.betas)
+        if model.prior.energy is not None:
+            add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
+        both = [*model.decoder.parameters(), *encoder.parameters()]
+        add("autoencoder", both, s.learning_rate(s.decoder_rate))
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> VILEBM:
@@ -69,8 +81,8 @@ class VILEBM(EncoderInference, PriorLearner):
         return cls(model, gaussian_encoder(networks), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
-        model, energy = self.model, self.model.prior.energy
-        m, log_v = self.encode(x)
+        s, model, energy = self.settings, self.model, self.model.prior.energy
+        m, log_v = self.encoder(x).chunk(2, 1)
         z = draw(m, log_v, generator)
 
         # Encoder and decoder: the bound, through z.
@@ -87,11 +99,13 @@ class VILEBM(EncoderInference, PriorLearner):
         }
 
         # Energy: down where the encoder draws, up where the prior does.
-        metrics |= self.update_energy(z.detach(), self.negatives(x, generator))
+        if energy is not None:
+            z_neg, _ = self.chains["prior"].run(x, torch.arange(len(x)), generator)
+            z, penalty = z.detach(), s.energy_penalty
+            metrics |= energy_step(energy, z, z_neg, self.update, penalty=penalty)
         self.iteration += 1
         return metrics
 
-    @torch.no_grad()
-    def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """-log p~(z, x) at the encoder's mean, ``(B,)``: higher is more anomalous."""
-        return -self.model.log_joint(self.infer(x), x)
+    def inferences(self) -> Mapping[str, Infer]:
+        """The encoder's mean m(x)."""
+        return {"encoder": lambda x, steps, noise, generator: self.encoder(x).chunk(2, 1)[0]}

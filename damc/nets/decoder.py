@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from damc.errors import BadInput
-from damc.fast.gradients import Evaluation, Pull
+from damc.fast.gradients import Evaluation, Pull, is_plain, rule
 from damc.nets.encoder import image_shape, pair
 from damc.nets.mlp import activation_layer, check_positive, mlp
 
@@ -214,21 +215,25 @@ class FirstLayer(nn.Module):
         pixels = bias.repeat_interleave(weight[0, 0].numel())
         return torch.addmm(pixels, z, weight.flatten(1)).view(-1, *weight.shape[1:])
 
-    def pullback(self) -> Evaluation:
-        """Maps that lie in memory channels last, and gradients at them pulled back to z."""
-        weight, bias = self.conv.weight.detach(), self.conv.bias
-        assert bias is not None
-        inputs, outputs, high, wide = weight.shape
-        matrix = weight.permute(0, 2, 3, 1).reshape(inputs, -1)
-        pixels = bias.detach().repeat(high * wide)
 
-        def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
-            maps = torch.addmm(pixels, z, matrix).view(-1, high, wide, outputs)
-            return maps.permute(
-                0, 3, 1, 2
-            ), lambda grad: grad.permute(0, 2, 3, 1).flatten(1) @ matrix.t()
+@rule(FirstLayer)
+def _first_layer(layer: FirstLayer) -> Evaluation | None:
+    """Maps that lie in memory channels last, and gradients at them pulled back to z."""
+    if type(layer.conv) is not nn.ConvTranspose2d or not is_plain(layer.conv):
+        return None
+    weight, bias = layer.conv.weight.detach(), layer.conv.bias
+    assert bias is not None
+    inputs, outputs, high, wide = weight.shape
+    matrix = weight.permute(0, 2, 3, 1).reshape(inputs, -1)
+    pixels = bias.detach().repeat(high * wide)
 
-        return evaluate
+    def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+        maps = torch.addmm(pixels, z, matrix).view(-1, high, wide, outputs)
+        return maps.permute(
+            0, 3, 1, 2
+        ), lambda grad: grad.permute(0, 2, 3, 1).flatten(1) @ matrix.t()
+
+    return evaluate
 
 
 class Crop(nn.Module):
@@ -246,6 +251,20 @@ class Crop(nn.Module):
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
+
+
+@rule(Crop)
+def _crop(layer: Crop) -> Evaluation:
+    """The gradient outside the middle is zero."""
+    high, wide = layer.size
+
+    def evaluate(x: Tensor) -> tuple[Tensor, Pull]:
+        rest = (x.shape[-2] - high, x.shape[-1] - wide)
+        top, left = rest[0] // 2, rest[1] // 2
+        around = (left, rest[1] - left, top, rest[0] - top)
+        return layer(x), lambda grad: F.pad(grad, around)
+
+    return evaluate
 
 
 def _up_layers(

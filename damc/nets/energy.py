@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm as normalize_spectrum
 
-from damc.fast.gradients import Evaluation, Pull, pullback
+from damc.fast.gradients import Evaluation, Pull, pullback, rule
 from damc.nets.mlp import check_positive, mlp
 
 __all__ = ["Energy", "mlp_energy"]
@@ -34,15 +34,16 @@ class Energy(nn.Module):
         energy: Tensor = self.net(z).squeeze(-1)
         return energy
 
-    def pullback(self) -> Evaluation:
-        """Energies and the pull of a gradient at them; see `damc.fast.gradients`."""
-        evaluate_net = pullback(self.net)
 
-        def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
-            y, pull = evaluate_net(z)
-            return y.squeeze(-1), lambda grad: pull(grad.unsqueeze(-1))
+@rule(Energy)
+def _written_out(energy: Energy) -> Evaluation:
+    evaluate_net = pullback(energy.net)
 
-        return evaluate
+    def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+        y, pull = evaluate_net(z)
+        return y.squeeze(-1), lambda grad: pull(grad.unsqueeze(-1))
+
+    return evaluate
 
 
 def mlp_energy(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput
+from damc.fast.gradients import Evaluation, Pull, pullback, rule
 from damc.nets.decoder import Crop
 from damc.nets.mlp import check_positive, mlp
 
@@ -75,6 +76,40 @@ class Hierarchy(nn.Module):
             h = u + block(u)
         image: Tensor = self.head(h)
         return image
+
+
+@rule(Hierarchy)
+def _written_out(net: Hierarchy) -> Evaluation:
+    """The same layers, and back: du_l = dh_l + B_l' dh_l,  dz_l = P_l' du_l,  dh_(l-1) = du_l."""
+    projections = [pullback(project) for project in net.projections]
+    blocks = [pullback(block) for block in net.blocks]
+    head = pullback(net.head)
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Pull]:
+        h: Tensor | None = None
+        pulls = []
+        for part, project, block in zip(
+            torch.split(z, net.sizes, 1), projections, blocks, strict=True
+        ):
+            projected, to_part = project(part)
+            u = projected if h is None else h + projected
+            y, through_block = block(u)
+            h = u + y
+            pulls.append((to_part, through_block))
+        assert h is not None
+        image, to_features = head(h)
+
+        def pull(grad: Tensor) -> Tensor:
+            grad = to_features(grad)
+            parts = []
+            for to_part, through_block in reversed(pulls):
+                grad = grad + through_block(grad.clone())  # a pull may overwrite what it is given
+                parts.append(to_part(grad.clone()))
+            return torch.cat(parts[::-1], 1)
+
+        return image, pull
+
+    return evaluate
 
 
 def conv_hierarchy(sizes: Sequence[int], shape: Sequence[int], width: int = 64) -> Hierarchy:

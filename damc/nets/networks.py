@@ -30,6 +30,7 @@ class Networks:
         encoder: {"kind": "conv", "rows": a name in `damc.nets.ENCODERS`, "width": nif} or
             {"kind": "mlp", "hidden": ...}.
         energy: hidden sizes of the energy MLP; None for a Gaussian prior.
+        embedding: size of what the encoder gives.
         amortizer: options of `damc.Amortizer`.
     """
 
@@ -38,7 +39,8 @@ class Networks:
     decoder: Description
     encoder: Description
     energy: Description | None = field(default_factory=lambda: {"hidden": [200, 200]})
-    amortizer: Description = field(default_factory=lambda: {"embedding": 1024})
+    embedding: int = 1024
+    amortizer: Description = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         c, h, w = self.shape  # a tuple again after a journey through JSON
@@ -62,7 +64,7 @@ class Networks:
         """Images to embeddings, the condition of the amortizer."""
         options = dict(self.encoder)
         kind = options.pop("kind")
-        size = self.amortizer["embedding"]
+        size = self.embedding
         if kind == "conv":
             rows = nets.ENCODERS[options.pop("rows")]
             return nets.conv_encoder(self.shape, rows, size, **options)
@@ -79,7 +81,7 @@ class Networks:
         options = dict(self.amortizer)
         if "widths" in options:
             options["widths"] = tuple(options["widths"])
-        return Amortizer(self.latent_dim, self.build_encoder(), **options)
+        return Amortizer(self.latent_dim, self.build_encoder(), embedding=self.embedding, **options)
 
     def build_model(self, sigma: float, *, energy: bool = True) -> LatentModel:
         """Energy and decoder in one; without `energy` the prior stays Gaussian."""

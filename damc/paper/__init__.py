@@ -1,4 +1,4 @@
-"""The paper's tables, made again under one protocol: `damc reproduce TABLE`."""
+"""The paper's tables, reproduced under one protocol: `damc reproduce TABLE`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def find_table(name: str) -> Table:
     """The table of that name."""
     if name not in TABLES:
         near = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(TABLES)}"
-        raise BadInput(f"there is no table {name!r}; {hint}")
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        raise BadInput(f"table must be one of {', '.join(TABLES)}, got {name!r}{hint}")
     module, _, kind = TABLES[name].partition(":")
     table: Table = getattr(importlib.import_module(module), kind)()
     return table

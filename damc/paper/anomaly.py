@@ -3,7 +3,7 @@
 One split for every method, that of Zenati et al. (2018) with disjoint train and test parts: the
 other nine digits are permuted, four fifths are trained on, and the test set is the rest and every
 image of the held-out digit. The last 2,000 training images are not trained on: they calibrate the
-score. The last iterate counts. Cheap baselines and `AnomalyDetector` itself are rows, too.
+score. Results are those of the last iterate. Cheap baselines and `AnomalyDetector` are rows, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from damc.anomaly.scores import FLOOR, Calibration, detail_of, error_and_detail, misfit, score
 from damc.data import Images, heldout_split, load_images
 from damc.errors import BadInput
-from damc.learn import Learner, find_method
-from damc.learn.latent import PosteriorMoves
+from damc.learn import find_method
+from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
 from damc.metrics.detection import Detection, detection_scores
 from damc.paper.baselines import BASELINES, baseline_scores
@@ -42,7 +42,7 @@ _PRINTED = {
     "damc": (0.684, 0.911, 0.939, 0.801, 0.705),
 }
 _CALIBRATED_ON = 2000
-_GLIMPSES = 4  # of an amortizer, averaged for the calibrated score, as the detector does
+_SAMPLES = 4  # draws of an amortizer, averaged for the calibrated score, as the detector does
 _BATCH = 500
 
 
@@ -70,9 +70,9 @@ class Anomaly(Table):
     }
     note: ClassVar[str] = (
         "Chance level of AUPRC for the digits 1, 4, 5, 7, 9: .388 .351 .331 .368 .356; the lowest "
-        "that any score can get: .226 .200 .188 .212 .204 (the paper's VAE and ABP figures for "
-        "several digits lie below that, so they come from another test set). The paper keeps the "
-        "best of many evaluations on the test set; here the last iterate counts."
+        "possible value: .226 .200 .188 .212 .204 (the paper's VAE and ABP figures for several "
+        "digits are below it, so they come from another test set). The paper reports the best of "
+        "many evaluations on the test set; these are results of the last iterate."
     )
 
     def cells(self, options: Options) -> list[Cell]:
@@ -82,7 +82,7 @@ class Anomaly(Table):
                 find_method(method)
         digits = options.digits or _DIGITS
         if not set(digits) <= set(range(10)):
-            raise BadInput(f"digits lie between 0 and 9, got {digits}")
+            raise BadInput(f"digits must be between 0 and 9, got {digits}")
         preset = find_preset("mnist" if options.scale == "paper" else "mnist-detect-small")
         iterations = options.iterations
         if iterations is None and options.minutes is None:
@@ -106,7 +106,7 @@ class Anomaly(Table):
             sets = normal.subset(torch.arange(last)), normal.subset(torch.arange(last, len(normal)))
             scores = baseline_scores(cell.row, *sets, test, cell.seed)
             took = {"seconds": time.monotonic() - start}
-            return {**took, **figures_of(judge(scores, anomalies_in(test, digit)))}
+            return {**took, **figures_of(detections(scores, anomalies_in(test, digit)))}
         learner, took = train(
             find_preset(cell.plan["preset"]),
             cell.row,
@@ -117,23 +117,23 @@ class Anomaly(Table):
         )
         spare = normal.subset(torch.arange(last, len(normal)))
         scores = scores_of(learner, spare, test, cell.seed)
-        return {**took, **figures_of(judge(scores, anomalies_in(test, digit)))}
+        return {**took, **figures_of(detections(scores, anomalies_in(test, digit)))}
 
 
 def anomalies_in(test: Images, digit: int) -> Tensor:
     """Which of the test images are the held-out digit, ``(N,)``."""
     if test.labels is None:
-        raise BadInput(f"{test.name} has no labels to judge by")
+        raise BadInput(f"{test.name} must have labels, got images alone")
     return test.labels == digit
 
 
-def judge(scores: Mapping[str, Tensor], odd: Tensor) -> dict[str, Detection]:
-    """How well each score tells the anomalies, both of the test images ``(N,)``."""
-    return {kind: detection_scores(odd, values) for kind, values in scores.items()}
+def detections(scores: Mapping[str, Tensor], anomalous: Tensor) -> dict[str, Detection]:
+    """How well each score detects the anomalies, both of the test images ``(N,)``."""
+    return {kind: detection_scores(anomalous, values) for kind, values in scores.items()}
 
 
 def figures_of(found: Mapping[str, Detection]) -> dict[str, float]:
-    """What the table shows of every score; a learner without a calibrated one leaves a gap."""
+    """The table's figures of every score that a learner has."""
     figures = {
         "auprc" if kind == "calibrated" else f"auprc_{kind}": detection.auprc
         for kind, detection in found.items()
@@ -141,13 +141,15 @@ def figures_of(found: Mapping[str, Detection]) -> dict[str, float]:
     if "calibrated" in found:
         figures["average_precision"] = found["calibrated"].average_precision
         figures["auroc"] = found["calibrated"].auroc
-    own = found["own"]
-    return {**figures, "chance": own.chance, "lowest": own.lowest}
+    first = next(iter(found.values()))  # these two depend on the test set alone
+    return {**figures, "chance": first.chance, "lowest": first.lowest}
 
 
 def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict[str, Tensor]:
-    """Every score that the learner has of the test images, ``(N,)`` each; the calibrated one is
-    fitted to `normal` images that were not trained on."""
+    """Every score of the test images that the learner has, ``(N,)`` each.
+
+    The calibrated one is fitted to `normal` images that were not trained on.
+    """
     generator = torch.Generator(learner.device).manual_seed(seed)
 
     def over(images: Images, what: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -155,42 +157,44 @@ def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict
         found = [what(images.batch(part).to(learner.device)) for part in parts]
         return {name: torch.cat([part[name] for part in found]).cpu() for name in found[0]}
 
-    # To a learner without an amortizer the first sight is its reconstruction, and dear.
-    once = "amortizer" not in learner.sources
+    # Only an amortizer gives cheap random reconstructions; others are made once and reused.
+    amortized = learner.amortized
 
     def errors(x: Tensor) -> dict[str, Tensor]:
-        samples = 1 if once else _GLIMPSES
+        samples = _SAMPLES if amortized else 1
         e, c = error_and_detail(learner, x, samples=samples, generator=generator)
         return {"error": e, "detail": c}
 
     scores = over(test, lambda x: _uncalibrated(learner, x, generator))
     if "reconstruction" in scores:
         calibration = Calibration.of(**over(normal, errors))
-        if once:
+        if amortized:
+            scores["calibrated"] = calibration.judge(**over(test, errors))
+        else:
             error = scores["misfit"].clamp_min(FLOOR * math.prod(test.shape))
             details = over(test, lambda x: {"detail": detail_of(x)})
             scores["calibrated"] = calibration.judge(error, **details)
-        else:
-            scores["calibrated"] = calibration.judge(**over(test, errors))
     scores.pop("misfit", None)
     return scores
 
 
 @torch.no_grad()
 def _uncalibrated(learner: Learner, x: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """Every score that needs no calibration, and the misfit, ``(B,)`` each; one inference serves
-    all if it can."""
-    own = type(learner).anomaly_score
+    """Every score that needs no calibration, and the misfit, ``(B,)`` each.
+
+    They come from one inference where the learner's own score is minus the log joint density.
+    """
     found: dict[str, Tensor] = {}
-    if isinstance(learner, PosteriorMoves) and own is PosteriorMoves.anomaly_score:
-        model = learner.model
+    model = learner.model
+    if model is not None and learner.score == "joint":
         z = learner.infer(x, generator=generator)
         y, prior = model.decoder(z), -model.prior.log_prob(z)
         error = (x - y).square().flatten(1).sum(1)
         found |= {"own": error / (2 * model.sigma**2) + prior, "authors": error + prior}
     else:
-        found["own"] = learner.anomaly_score(x, generator=generator)
-        if learner.model is not None:
+        if learner.score is not None:
+            found["own"] = learner.anomaly_score(x, generator=generator)
+        if model is not None:
             found["authors"] = score(learner, x, "authors", generator=generator)
         if learner.inference is None:
             return found

@@ -1,7 +1,7 @@
-"""Where the paper and its code differ: each choice changed alone, and what that does.
+"""Choices in which the paper and its code differ: an ablation of each.
 
 The base is the smallest preset; every row changes one choice of it. docs/conventions.md lists the
-choices and what damc does.
+choices and the defaults.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["Choices", "Variant"]
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from damc.tasks.generate import stream
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice that is changed: settings of the learner, or options of its amortizer."""
+    """One changed choice: settings of the learner, or options of its amortizer."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     amortizer: Mapping[str, Any] = field(default_factory=dict)
@@ -58,10 +58,10 @@ _DRAWN = 1000
 
 
 class Choices(Table):
-    """Each choice where the paper and its code differ, changed alone."""
+    """Each choice in which the paper and its code differ, changed alone."""
 
     name: ClassVar[str] = "choices"
-    about: ClassVar[str] = "each choice where the paper and its code differ, changed alone"
+    about: ClassVar[str] = "each choice in which the paper and its code differ, changed alone"
     uses: ClassVar[frozenset[str]] = frozenset({"methods", "iterations", "minutes"})
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("distance_amortizer", "amortizer's samples, Frechet distance"),
@@ -81,7 +81,7 @@ class Choices(Table):
         rows = options.methods or tuple(VARIANTS)
         for row in rows:
             if row not in VARIANTS:
-                raise BadInput(f"no choice is called {row!r}: there are {', '.join(VARIANTS)}")
+                raise BadInput(f"methods must be among {', '.join(VARIANTS)}, got {row!r}")
         iterations = options.iterations
         if iterations is None and options.minutes is None:
             iterations = 400
@@ -105,12 +105,11 @@ class Choices(Table):
             seed=cell.seed,
             changes=dict(variant.settings),
         )
-        assert isinstance(learner, DAMC)
-        return {**took, **judge(learner, images, unseen)}
+        return {**took, **figures_of(cast(DAMC, learner), images, unseen)}
 
 
-def judge(learner: DAMC, images: Images, unseen: Images) -> dict[str, float]:
-    """Samples against training images and errors on unseen ones, without any network."""
+def figures_of(learner: DAMC, images: Images, unseen: Images) -> dict[str, float]:
+    """Distances of samples to training images, and errors on unseen images."""
     x = images.batch(torch.arange(len(images)))
     features = pixel_pca(x, 16)
     real = statistics([x], features)

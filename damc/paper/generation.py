@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from damc.data import load_images
-from damc.learn import Learner, find_method
+from damc.learn import find_method
+from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
 from damc.paper.quality import MEASURES, Quality, remark
 from damc.paper.table import Cell, Measure, Options, Table
@@ -20,9 +21,9 @@ _IMAGES = 2000
 
 
 class TrainedTable(Table):
-    """Methods trained on the networks of a preset for each data set, then judged.
+    """Methods trained on the networks of a preset for each data set, then measured.
 
-    A subclass names its methods and data, and may judge in its own way.
+    A subclass names its methods and data, and may override `figures`.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset(
@@ -50,7 +51,7 @@ class TrainedTable(Table):
         return cells
 
     def budget(self, options: Options, iterations: int) -> dict[str, Any]:
-        """Minutes at small scale, the preset's iterations at the paper's, unless said otherwise."""
+        """The options' budget; by default minutes at small scale, else the preset's iterations."""
         if options.minutes is not None or options.iterations is not None:
             return {"minutes": options.minutes, "iterations": options.iterations}
         if options.scale == "paper":
@@ -65,9 +66,9 @@ class TrainedTable(Table):
         learner, took = train(preset, cell.row, images, folder, budget, seed=cell.seed)
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
-        return {**took, **self.judge(learner, quality, cell.seed)}
+        return {**took, **self.figures(learner, quality, cell.seed)}
 
-    def judge(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
+    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
         """The figures of a trained learner."""
         return quality.of(learner, seed)
 
@@ -177,13 +178,13 @@ class Ablation(TrainedTable):
         for key, value in row.items()
     }
 
-    def judge(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
+    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
         amortized = "amortizer" in learner.sources
         vanilla = "energy" if "energy" in learner.sources else "gaussian"
         figures = {}
         figures["frechet_v"], figures["kernel_v"] = quality.distance(learner, vanilla, seed)
-        start = {"source": "gaussian"} if amortized else {}
-        figures["mse_v"] = quality.error(learner, seed, **start)
+        noise_start = {"source": "gaussian"} if amortized else {}
+        figures["mse_v"] = quality.error(learner, seed, **noise_start)
         if amortized:
             found = quality.distance(learner, "amortizer", seed)
             figures["frechet_d"], figures["kernel_d"] = found

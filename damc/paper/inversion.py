@@ -1,9 +1,9 @@
 """Inverting a decoder: the paper's table of GAN inversion.
 
-At the small scale a StyleGAN is trained on the data first, then everything that inversion learns:
-an encoder, an energy and an amortizer of its codes. At the paper's scale the StyleGAN, its encoder
-and the perceptual network are the published ones, from a folder of weights. Each cell inverts the
-same unseen images by one method.
+At the small scale a StyleGAN is trained on the data first, then the encoder, the energy and the
+amortizer of its codes. At the paper's scale the StyleGAN, its encoder and the perceptual network
+are the published ones, from a folder of weights. Each cell inverts the same unseen images by one
+method.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from typing import Any, ClassVar
 
 from damc.data import load_images
 from damc.errors import BadInput
-from damc.inversion.gan import GAN, Settings, Sizes
-from damc.inversion.gan_training import GANTraining
-from damc.inversion.invert import figures, invert_images, open_source, own_images
-from damc.inversion.learner import Inversion
+from damc.inversion.gan import GANSettings, GANSizes
+from damc.inversion.gan_training import DECODER, GANTraining
+from damc.inversion.invert import decoder_images, figures, invert_images
 from damc.inversion.methods import METHODS
+from damc.inversion.source import open_source
 from damc.inversion.stylegan_encoder import load_style_encoder
 from damc.inversion.training import InversionTraining
 from damc.inversion.vgg import load_vgg16
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.tasks.evaluate import choose_features
-from damc.train.loop import load
 from damc.train.origin import Origin
 
 _ONE_DRAW = "damc, one draw"
@@ -71,9 +70,9 @@ class InversionTable(Table):
         rows = options.methods or tuple(_ROWS)
         for row in rows:
             if row not in _ROWS:
-                raise BadInput(f"the rows of inversion are {', '.join(_ROWS)}, got {row!r}")
+                raise BadInput(f"methods must be among {', '.join(_ROWS)}, got {row!r}")
         if options.weights is not None and options.scale != "paper":
-            raise BadInput("published weights are for --scale paper: the small StyleGAN is trained")
+            raise BadInput(f"scale must be paper where weights are given, got {options.scale}")
         plan = _paper_plan if options.scale == "paper" else _small_plan
         usual = tuple(_PUBLISHED) if options.scale == "paper" else ("mnist",)
         return [
@@ -93,8 +92,8 @@ class InversionTable(Table):
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         out = folder.parent.parent
-        learner = load(_folders(out, cell)[1])
-        assert isinstance(learner, Inversion)
+        learner = open_source(_folders(out, cell)[1]).learner
+        assert learner is not None
         resize = options.scale == "paper"
         origin = Origin(cell.column, learner.problem.shape, resize=resize, root=_root(options))
         train, unseen = origin.train(), origin.unseen().images
@@ -102,8 +101,8 @@ class InversionTable(Table):
         method = cell.row.partition(",")[0]
         chosen: dict[str, Any] = {**_ROWS[cell.row], "limit": cell.plan["images"]}
         found = figures(invert_images(learner, unseen, method, seed=cell.seed, **chosen), features)
-        # Another seed than the inversion's, whose random starts would be these very codes, shrunk.
-        own = own_images(learner, min(50, cell.plan["images"]), seed=cell.seed + 1)
+        # Not the seed of the inversion, whose random starts would be these codes, truncated.
+        own = decoder_images(learner, min(50, cell.plan["images"]), seed=cell.seed + 1)
         found["own_mse"] = figures(invert_images(learner, own, method, seed=cell.seed, **chosen))[
             "mse"
         ]
@@ -114,8 +113,8 @@ class InversionTable(Table):
         return (
             f"{plan['images']} unseen images; the Frechet distance is between them and their "
             f"inversions, on {plan['features']} features. The paper's figures are for 256-pixel "
-            "StyleGANs. The energy of the lebm rows is the one learned beside the amortizer. damc "
-            "takes the best of 4 draws as its start, unless it says one."
+            "StyleGANs. The energy of the lebm rows is the one learned with the amortizer. damc "
+            "starts at the best of 4 draws, except in the row of one draw."
         )
 
 
@@ -132,10 +131,10 @@ def _small_plan(name: str, options: Options) -> dict[str, Any]:
 
 def _paper_plan(name: str, options: Options) -> dict[str, Any]:
     if name not in _PUBLISHED:
-        raise BadInput(f"StyleGANs are published for {' and '.join(_PUBLISHED)}, not for {name}")
+        raise BadInput(f"data must be {' or '.join(_PUBLISHED)} at the paper's scale, got {name}")
     if options.weights is None:
         raise BadInput(
-            "inversion at the paper's scale needs --weights DIR, the folder of "
+            "--weights must be given for inversion at the paper's scale, the folder of "
             f"{_PUBLISHED[name][0]}_generator.pth, {_PUBLISHED[name][0]}_encoder.pth and vgg16.pth"
         )
     return {
@@ -146,21 +145,21 @@ def _paper_plan(name: str, options: Options) -> dict[str, Any]:
 
 
 def _trained_here(cell: Cell, decoder: Path, learned: Path, options: Options) -> InversionTraining:
-    """Inversion of a StyleGAN that is trained now, if it is not there yet."""
+    """Inversion of a StyleGAN that is trained here, unless it was before."""
     origin = Origin(cell.column, _shape(cell, options), root=_root(options))
-    if not (decoder / "decoder.safetensors").is_file():
+    if not (decoder / DECODER).is_file():
         iterations = cell.plan["decoder_iterations"]
-        settings = Settings(horizon=iterations)
-        GANTraining(Sizes(origin.shape), settings, decoder, iterations, origin, cell.seed).run()
-    gan = load(decoder)
-    assert isinstance(gan, GAN)
+        settings = GANSettings(horizon=iterations)
+        GANTraining(GANSizes(origin.shape), settings, decoder, iterations, origin, cell.seed).run()
+    source = open_source(decoder)
+    assert source.decoder is not None
     changes = {
         "encoder_iterations": cell.plan["encoder_iterations"],
         "warmup_iterations": cell.plan["damc_iterations"] // 3,
     }
     iterations = cell.plan["encoder_iterations"] + cell.plan["damc_iterations"]
     return InversionTraining(
-        gan.decoder, learned, iterations, origin, seed=cell.seed, changes=changes
+        source.decoder, learned, iterations, origin, seed=cell.seed, changes=changes
     )
 
 
@@ -190,11 +189,11 @@ def _weights(options: Options, name: str) -> Path:
         path = Path(options.weights) / f"{name}{suffix}"
         if path.is_file():
             return path
-    raise BadInput(f"there is no {name}.pth or {name}.safetensors in {options.weights}")
+    raise BadInput(f"--weights must hold {name}.pth or {name}.safetensors, got {options.weights}")
 
 
 def _folders(out: Path, cell: Cell) -> tuple[Path, Path]:
-    """Of the StyleGAN and of what inversion learned, which the cells of a seed share."""
+    """The runs of the StyleGAN and of its inversion, which the cells of a seed share."""
     place = out / "trained" / f"{cell.column}-seed-{cell.seed}"
     return place / "decoder", place / "inversion"
 

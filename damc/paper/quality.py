@@ -1,19 +1,17 @@
-"""How well a trained method generates and reconstructs, for the cells of several tables."""
+"""Quality of samples and reconstructions of a trained method, for the cells of several tables."""
 
 from __future__ import annotations
 
 __all__ = ["MEASURES", "Quality", "remark"]
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from damc.data import Images
-from damc.learn import Learner
+from damc.learn.learner import Learner
 from damc.metrics.features import Features
 from damc.metrics.frechet import Statistics, cached_statistics, distances, statistics
 from damc.paper.table import Measure, Options
@@ -29,7 +27,7 @@ MEASURES = (
     Measure("iterations", "iterations", lower=False),
     Measure("seconds", "seconds"),
 )
-"""What `Quality.of` gives, with the training's cost."""
+"""The figures of `Quality.of`, and the cost of training."""
 
 _BATCH = 20  # images that go through a feature network at once
 _REAL = 2000  # training images that samples are compared with
@@ -38,7 +36,7 @@ _RECONSTRUCTED = 1000
 
 @dataclass(frozen=True)
 class Quality:
-    """Real images on chosen features, against which samples are judged."""
+    """Real images that samples and reconstructions are compared with, on chosen features."""
 
     features: Features
     real: Statistics
@@ -57,16 +55,16 @@ class Quality:
         return cls(features, real, images, test)
 
     def of(self, learner: Learner, seed: int) -> dict[str, float]:
-        """Distances of samples by the method's first way and by its energy, and the test error."""
+        """Distances of samples from the first source and from the energy, and the test error."""
         figures = {}
-        ways = {"": learner.sources[0]}
+        sources = {"": learner.sources[0]}
         if "energy" in learner.sources[1:]:
-            ways["_energy"] = "energy"
-        for suffix, source in ways.items():
+            sources["_energy"] = "energy"
+        for suffix, source in sources.items():
             frechet, kernel = self.distance(learner, source, seed)
             figures[f"frechet{suffix}"] = frechet
             figures[f"kernel{suffix}"] = kernel
-        with contextlib.suppress(NotImplementedError):  # a method without inference
+        if learner.inference is not None:
             figures["mse"] = self.error(learner, seed)
         return figures
 
@@ -79,18 +77,19 @@ class Quality:
         frechet, kernel = distances(found, self.real, split="train")
         return frechet.value, kernel.value
 
-    def error(self, learner: Learner, seed: int, **options: Any) -> float:
-        """Squared error per pixel of reconstructed test images; options are `reconstruct`'s."""
+    @torch.no_grad()
+    def error(self, learner: Learner, seed: int, source: str | None = None) -> float:
+        """Squared error per pixel of reconstructed test images, inferred by `source`."""
         generator = torch.Generator(learner.device).manual_seed(seed)
         errors = []
         for part in torch.split(self.unseen.to(learner.device), 250):
-            image = learner.reconstruct(part, generator=generator, **options)
+            image = learner.decode(learner.infer(part, source=source, generator=generator))
             errors.append((image - part).square().flatten(1).mean(1))
         return float(torch.cat(errors).mean())
 
 
 def remark(options: Options, images: int) -> str:
-    """What distances of a table were measured on."""
+    """How the distances of a table were measured."""
     features = options.features or "pixel-pca"
     name = (
         "the FID Inception network, so that they are FID and KID"

@@ -1,4 +1,4 @@
-"""How much the amortizer's capacity and the chains' length matter, and what savings cost."""
+"""Effects of the amortizer's capacity, of the chains' length, and of cheaper approximations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IMAGES = 2000
 
 
 class _Scaled(Table):
-    """DAMC with one number of its set-up at several values, for equal iterations or time."""
+    """DAMC with several values of one setting, for equal iterations or time."""
 
     uses: ClassVar[frozenset[str]] = frozenset(
         {"scale", "data", "methods", "minutes", "iterations", "images", "features", "inception"}
@@ -36,7 +36,7 @@ class _Scaled(Table):
         rows = options.methods or self.values
         for row in rows:
             if row not in self.values:
-                raise BadInput(f"the rows of {self.name} are {', '.join(self.values)}, got {row!r}")
+                raise BadInput(f"methods must be among {', '.join(self.values)}, got {row!r}")
         cells = []
         for name in options.data or (self._data(options.scale),):
             preset = find_preset(name if options.scale == "paper" else f"{name}-small")
@@ -95,7 +95,7 @@ class Capacity(_Scaled):
 
 
 class Steps(_Scaled):
-    """The length T of the posterior chains in training, and what momentum does for short ones."""
+    """The length T of the posterior chains in training, and short chains with momentum."""
 
     name: ClassVar[str] = "steps"
     about: ClassVar[str] = "posterior chains of 10, 30 and 50 steps, and with momentum (appendix)"
@@ -112,17 +112,20 @@ class Steps(_Scaled):
 
     def changed(self, preset: Preset, row: str) -> Preset:
         steps, _, kernel = row.removeprefix("T=").partition(", ")
-        settings = replace(
-            preset.settings, posterior_steps=int(steps), posterior_kernel=kernel or "langevin"
+        recipe = replace(
+            preset.recipe,
+            posterior_steps=int(steps),
+            warm_posterior_steps=None,
+            posterior_kernel=kernel or "langevin",
         )
-        return replace(preset, settings=settings, own={})
+        return replace(preset, recipe=recipe)
 
 
 class Speedups(_Scaled):
-    """Algorithm 1 as the paper runs it, and ways to do with fewer network evaluations."""
+    """Algorithm 1 as in the paper, and variants with fewer network evaluations."""
 
     name: ClassVar[str] = "speedups"
-    about: ClassVar[str] = "what cheaper starts, encoder passes and chains cost in quality"
+    about: ClassVar[str] = "quality with cheaper starts, encoder passes and chains"
     exact: ClassVar[dict[str, Any]] = {
         "start_solver": "ancestral",
         "start_steps": 100,
@@ -143,4 +146,5 @@ class Speedups(_Scaled):
         for name, change in self.changes.items():
             if row in (name, "all three"):
                 settings |= change
-        return replace(preset, settings=replace(preset.settings, **settings), own={})
+        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None)
+        return replace(preset, recipe=recipe)

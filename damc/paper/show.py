@@ -1,4 +1,4 @@
-"""A table's results for people: text, Markdown, CSV, JSON and a chart."""
+"""Results of a table as text, Markdown, CSV, JSON and a chart."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def show(
 ) -> tuple[list[Shown], list[Path]]:
     """The table as text, and the files written: CSV, JSON, Markdown and a chart.
 
-    Figures are means over seeds with their standard deviation where there are several; the
-    paper's stand in brackets.
+    Figures are means over seeds, with standard deviations where there are several; the paper's
+    figures are in brackets.
     """
     rows = list(dict.fromkeys(result.cell.row for result in results))
     columns = list(dict.fromkeys(result.cell.column for result in results))

@@ -1,4 +1,4 @@
-"""A table of results as data: its cells, what is measured in each, the paper's figures."""
+"""A table of results as data: its cells, its measures, and the paper's figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from damc.errors import BadInput
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may choose about a table; None leaves the table's own choice.
+    """Options of `damc reproduce`; None is the table's default.
 
     Attributes:
         scale: "small" for a laptop, "paper" for the paper's networks and iterations.
@@ -56,7 +56,7 @@ class Cell:
         row: what is compared, such as a method.
         column: on what, such as a data set.
         seed: of everything random in it.
-        plan: plain values that say the rest; a finished cell is only used again under the same.
+        plan: all other choices, as plain values; a finished cell is reused only for an equal plan.
     """
 
     row: str
@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished cell measured."""
+    """The figures of a finished cell."""
 
     cell: Cell
     figures: Mapping[str, float]
@@ -80,7 +80,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of a cell: its key in `Result.figures`, its title, and which way is better."""
+    """One figure of a cell: its key in `Result.figures`, its title, and whether lower is better."""
 
     key: str
     title: str
@@ -93,8 +93,8 @@ class Table:
     Attributes:
         name: on the command line.
         about: one line.
-        uses: the `Options` it reads besides `seeds`, `data_root` and `threads`; others are refused.
-        measures: what each cell gives, the most important first.
+        uses: the `Options` that apply besides `seeds`, `data_root` and `threads`.
+        measures: the figures of each cell, the most important first.
         across: "columns" prints one table of the first measure with a column for each
             `Cell.column`; "measures" prints a table for each `Cell.column`.
         paper: the paper's figures by (row, column, measure).
@@ -114,33 +114,36 @@ class Table:
         raise NotImplementedError
 
     def prepare(self, options: Options, out: Path) -> None:
-        """Does what several cells share, before the first of them; called again, it goes on."""
+        """Does the work that cells share, before the first of them; called again, it resumes."""
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
-        """Does one cell in its folder; called again after an interruption, it goes on there."""
+        """Does one cell in its folder; called again after an interruption, it resumes."""
         raise NotImplementedError
 
     def remarks(self, options: Options) -> str:
-        """What stands under the table."""
+        """The text under the table."""
         return self.note
 
     def check(self, options: Options) -> None:
-        """Refuses options that this table would not read."""
+        """Raises `BadInput` for options that do not apply to this table, or have bad values."""
         always = {"seeds", "data_root", "threads"}
         for name, default in vars(Options()).items():
             given = getattr(options, name) != default
             if given and name not in self.uses | always:
-                raise BadInput(f"the table {self.name} has no option --{name.replace('_', '-')}")
+                raise BadInput(
+                    f"--{name.replace('_', '-')} must be left out for the table {self.name}, got "
+                    f"{getattr(options, name)}"
+                )
         if options.scale not in ("small", "paper"):
-            raise BadInput(f"scale is small or paper, got {options.scale!r}")
+            raise BadInput(f"scale must be small or paper, got {options.scale!r}")
         if not options.seeds:
-            raise BadInput("at least one seed is wanted")
+            raise BadInput("seeds must be at least one, got none")
         for name in ("minutes", "iterations", "images", "threads"):
             value = getattr(options, name)
             if value is not None and not value > 0:
                 raise BadInput(f"{name} must be positive, got {value}")
         if options.minutes is not None and options.iterations is not None:
-            raise BadInput("give minutes or iterations, not both")
+            raise BadInput("either minutes or iterations must be given, got both")
 
 
 def slug(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Train one method for one cell: the same networks, data and budget for every method."""
+"""Train one method in one cell, with the same networks, data and budget for every method."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ import torch
 from damc.data import Images
 from damc.errors import BadInput
 from damc.files import write_atomically
-from damc.learn import Learner
+from damc.learn import find_method
+from damc.learn.learner import Learner
 from damc.learn.presets import Preset
+from damc.seeds import global_seed
+from damc.tasks.summarize import training_seconds
 from damc.train.feed import batches
 from damc.train.loop import fit
+from damc.train.run import Run
 
 _PILOT = 24  # iterations that are timed to plan a budget of minutes
 _PRODUCTS = 4  # timed after each of them
@@ -27,14 +31,17 @@ _PRODUCTS = 4  # timed after each of them
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a method may train: `iterations`, or as many as `minutes` have room for."""
+    """How long a method trains: `iterations`, or as many as fit in `minutes`."""
 
     iterations: int | None = None
     minutes: float | None = None
 
     def __post_init__(self) -> None:
         if (self.iterations is None) == (self.minutes is None):
-            raise BadInput("a budget is either iterations or minutes")
+            raise BadInput(
+                "a budget must be either iterations or minutes, "
+                f"got {self.iterations} and {self.minutes}"
+            )
 
 
 def train(
@@ -48,16 +55,16 @@ def train(
     batch: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> tuple[Learner, dict[str, float]]:
-    """A method trained on a preset's networks, and what that took.
+    """Trains a method on a preset's networks.
 
-    The decay of learning rates and the stages of a method are laid out over the iterations that
-    the budget has room for, so that every method is judged at the end of its own schedule. With
-    minutes, a pilot of a few iterations says how many that are; it is run once, and its answer
-    kept in the folder, so that an interrupted cell goes on as planned.
+    The schedules of learning rates and stages have the length of the budget, so that every method
+    is measured at the end of its own schedule. For minutes, a pilot of a few iterations estimates
+    how many iterations fit; it is run once, and its result is kept in the folder, so that an
+    interrupted cell resumes the same plan.
 
-    Minutes are those of one machine in one state for all cells, although a machine may be busier
-    in one hour than in another: a pilot counts how many products of matrices an iteration is
-    worth, and what a product takes is measured by the first cell alone, for all others.
+    All cells get equal work for their minutes, even if the machine is busier during some of them:
+    the pilot measures an iteration in units of a matrix product, and the seconds of a product are
+    measured once, by the first cell, for all.
 
     Returns:
         The learner, and the iterations and seconds of its training.
@@ -66,8 +73,8 @@ def train(
     changes = dict(changes or {})
 
     def fresh(horizon: int) -> Learner:
-        torch.manual_seed(seed)
-        return preset.learner(method, **{**changes, "horizon": horizon})
+        with global_seed(seed):
+            return find_method(method).from_preset(preset, **{**changes, "horizon": horizon})
 
     iterations = budget.iterations
     if iterations is None:
@@ -94,14 +101,15 @@ def train(
         keep=1,
         accelerator="auto",
     )
-    return learner.eval(), {"iterations": float(iterations), "seconds": _trained(folder / "run")}
+    seconds = training_seconds(Run.open(folder / "run").metrics())
+    return learner.eval(), {"iterations": float(iterations), "seconds": seconds}
 
 
 def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[float, float]:
-    """How many products of matrices one iteration is worth, and the seconds of a product now.
+    """The time of an iteration in units of a matrix product, and the seconds of a product.
 
-    Both are timed in turn over a whole schedule of `_PILOT` iterations, so that whatever else the
-    machine does slows both.
+    Both are timed alternately over a whole schedule of `_PILOT` iterations, so that other load on
+    the machine slows both.
     """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = found or torch.device("cpu")
@@ -125,30 +133,20 @@ def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[flo
 
 
 def _now(device: torch.device) -> float:
-    """The time when all that was asked of the device is done."""
+    """The time after all pending work of the device."""
     if device.type != "cpu":
         torch.accelerator.synchronize()
     return time.monotonic()
 
 
 def _first(path: Path, value: float) -> float:
-    """The value that was written to `path` first, by whichever process."""
+    """The value that some process wrote to `path` first."""
     mine = path.with_name(f"{path.name}.{os.getpid()}")
     mine.write_text(json.dumps(value))
     try:
-        os.link(mine, path)  # all of it or nothing, and never over what is there
+        os.link(mine, path)  # atomic, and fails if the file exists
     except FileExistsError:
         pass
     finally:
         mine.unlink()
     return float(json.loads(path.read_text()))
-
-
-def _trained(run: Path) -> float:
-    """Seconds of training, added up over interruptions, from the run's metrics."""
-    total, last = 0.0, 0.0
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        seconds = float(json.loads(line).get("seconds", 0.0))
-        total += seconds - last if seconds >= last else seconds
-        last = seconds
-    return round(total, 1)

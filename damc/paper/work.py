@@ -12,8 +12,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -132,42 +134,65 @@ def _in_processes(
 ) -> None:
     write_atomically(out / "options.json", json.dumps(asdict(options), indent=2) + "\n")
     threads = options.threads or max(1, (os.cpu_count() or 1) // processes)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    left = list(waiting)
-    running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = {}
-    try:
-        while left or running:
-            while left and len(running) < processes:
-                cell = left.pop(0)
-                command = [sys.executable, "-m", "damc.paper.worker", table.name, str(out)]
-                log = (out / "cells" / cell.name / "log.txt").open("ab")
-                with log:
-                    running[cell.name] = (
-                        cell,
-                        # In a group of its own, so that Ctrl-C reaches it once, by us: a second
-                        # signal would stop it before it has saved its work.
-                        subprocess.Popen(
-                            [*command, cell.name],
-                            env=environment,
-                            stdout=log,
-                            stderr=log,
-                            process_group=0,
-                        ),
-                    )
-                report(cell, "starts")
-            for key, (cell, process) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[key]
-                if process.returncode != 0:
-                    raise BadInput(f"{cell.row} on {cell.column} failed: {_last_line(cell, out)}")
-                report(cell, "done")
-            time.sleep(0.2)
-    finally:
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():
-            process.wait()
+    workers = _Workers({**os.environ, "OMP_NUM_THREADS": str(threads)})
+
+    def work(cell: Cell) -> None:
+        command = [sys.executable, "-m", "damc.paper.worker", table.name, str(out), cell.name]
+        process = workers.start(command, out / "cells" / cell.name / "log.txt")
+        report(cell, "starts")
+        if workers.wait(process):
+            raise BadInput(f"{cell.row} on {cell.column} failed: {_last_line(cell, out)}")
+
+    with ThreadPoolExecutor(processes) as pool:
+        try:
+            cells = {pool.submit(work, cell): cell for cell in waiting}
+            for future in as_completed(cells):
+                future.result()
+                report(cells[future], "done")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            workers.stop()
+            raise
+
+
+class _Workers:
+    """Processes, each awaited by a thread of its own.
+
+    Not a `ProcessPoolExecutor`: a process that the system kills would break that pool and with it
+    the cells of the others, and Ctrl-C would reach its processes before they have saved.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.lock, self.stopped = threading.Lock(), False
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """A process that says what it says to a file."""
+        with self.lock, log.open("ab") as file:
+            if self.stopped:
+                raise CancelledError
+            # In a group of its own, so that Ctrl-C reaches it once, by us: a second signal would
+            # stop it before it has saved its work.
+            process = subprocess.Popen(
+                command, env=self.environment, stdout=file, stderr=file, process_group=0
+            )
+            self.running.add(process)
+        return process
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """The exit code of a process, once it has ended."""
+        code = process.wait()
+        with self.lock:
+            self.running.discard(process)
+        return code
+
+    def stop(self) -> None:
+        """Asks every process to save and end, and lets none start."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.terminate()
 
 
 def _last_line(cell: Cell, out: Path) -> str:

@@ -1,4 +1,4 @@
-"""What commands measured on a run, kept inside its folder so that its report can show it."""
+"""Measurements of a run, kept inside its folder as sections for its report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILE = "section.json"
 
 
 def keep(folder: str | Path, iteration: int, section: Section) -> Path:
-    """Writes a section into `folder`, which lies inside the run's; so do the pictures.
+    """Writes a section into `folder`, inside the run folder; its pictures must be there too.
 
     Args:
-        folder: where the measurement has its files.
+        folder: of the measurement's files.
         iteration: of the weights that were measured.
-        section: what the report shows.
+        section: of the report.
     """
     folder = Path(folder)
     names = {text: str(Path(p).relative_to(folder)) for text, p in section.pictures.items()}
@@ -30,9 +30,9 @@ def keep(folder: str | Path, iteration: int, section: Section) -> Path:
 
 
 def kept(run: str | Path, iteration: int) -> list[Section]:
-    """The sections below a run folder, by the names of their folders.
+    """The sections kept inside a run folder, sorted by the names of their folders.
 
-    Those of other iterations are left out: they speak of weights that the report does not show.
+    Those of other iterations are left out, as they are about other weights than the report.
     """
     sections = []
     for path in sorted(Path(run).rglob(_FILE)):
@@ -44,7 +44,7 @@ def kept(run: str | Path, iteration: int) -> list[Section]:
             pictures = {key: path.parent / name for key, name in record.pop("pictures").items()}
             section = Section(**record, pictures=pictures)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInput(f"{path} is damaged: measure again, or remove it") from error
+            raise BadInput(f"{path} is damaged: remove it, or measure again") from error
         if measured == iteration:
             sections.append(section)
     return sections

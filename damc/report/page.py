@@ -1,4 +1,4 @@
-"""One HTML file that tells what a run did: settings as tables, pictures inside, nothing fetched."""
+"""A report as one HTML file: tables of settings and embedded pictures, without external files."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ def _inline(picture: Path) -> str:
     with on_disk("read", picture):
         data = picture.read_bytes()
     if not data.startswith(_PNG):
-        raise BadInput(f"{picture} is not a PNG picture, and a report shows only those")
+        raise BadInput(f"pictures of a report must be PNG files, got {picture}")
     return base64.b64encode(data).decode()

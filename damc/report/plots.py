@@ -1,7 +1,7 @@
 """Pictures: grids of images, training curves, histograms. Every function writes one PNG.
 
 Images are float tensors in [-1, 1]; values outside are clipped, values that are not finite are
-refused. Files are written atomically, so a viewer that is open never shows half a picture.
+refused. Files are written atomically, so that an open viewer never shows half a picture.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, 
     """
     rows = list(dict.fromkeys(row for panel in panels.values() for row in panel))
     if not rows:
-        raise BadInput("a chart needs at least one value")
+        raise BadInput("panels must have at least one value, got none")
     figure = _figure(1.8 + 2.6 * len(panels), 1.0 + 0.32 * len(rows))
     shown = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axes, (title, panel) in zip(shown, panels.items(), strict=True):
@@ -69,8 +69,10 @@ def image_grid(
         labels: one short text for each image, drawn under it.
     """
     tiles = _pixels(images)
-    if columns < 1 or (labels is not None and len(labels) != len(tiles)):
-        raise BadInput(f"{len(tiles)} images need at least 1 column and a label each, or no labels")
+    if columns < 1:
+        raise BadInput(f"columns must be at least 1, got {columns}")
+    if labels is not None and len(labels) != len(tiles):
+        raise BadInput(f"labels must be as many as the {len(tiles)} images, got {len(labels)}")
     columns = min(columns, len(tiles))
     rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     under = None
@@ -87,19 +89,18 @@ def paired_grid(
     scale: int | None = None,
     names: Sequence[str] = ("data", "model"),
 ) -> Path:
-    """Draw each row of originals with its reconstructions right under it, both (N, C, H, W).
+    """Draw each row of originals above the row of their reconstructions, both (N, C, H, W).
 
-    The names stand to the left of the rows, over and over: two for each pair of rows, or as many
-    as there are rows.
+    The names label the rows, two for each pair of rows or one for every row.
     """
     if originals.shape != reconstructions.shape:
         raise BadInput(
-            f"originals {tuple(originals.shape)} and reconstructions "
-            f"{tuple(reconstructions.shape)} need the same shape"
+            f"reconstructions must have the shape of the originals, {tuple(originals.shape)}, "
+            f"got {tuple(reconstructions.shape)}"
         )
     above, below = _pixels(originals), _pixels(reconstructions)
     if columns < 1:
-        raise BadInput(f"{columns} columns: at least 1 is wanted")
+        raise BadInput(f"columns must be at least 1, got {columns}")
     rows = []
     for i in range(0, len(above), columns):
         rows += [above[i : i + columns], below[i : i + columns]]
@@ -114,9 +115,9 @@ def strips(
 ) -> Path:
     """Draw chains along time, one chain a row: images (T, N, C, H, W), `times` above columns."""
     if images.ndim != 5:
-        raise BadInput(f"chains of shape {tuple(images.shape)}: (T, N, C, H, W) is wanted")
+        raise BadInput(f"images must have shape (T, N, C, H, W), got {tuple(images.shape)}")
     if times is not None and len(times) != len(images):
-        raise BadInput(f"{len(times)} times for {len(images)} images along time")
+        raise BadInput(f"times must be as many as the {len(images)} images, got {len(times)}")
     length, chains = images.shape[:2]
     tiles = _pixels(images.transpose(0, 1).reshape(-1, *images.shape[2:]))
     rows = list(tiles.reshape(chains, length, *tiles.shape[1:]))
@@ -129,7 +130,7 @@ def curves(
     keys: Sequence[str] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw training curves, one panel a quantity: the raw values faint, a running mean on top.
+    """Draw training curves, a panel for each quantity: raw values, and a running mean on top.
 
     Args:
         metrics: records such as `Run.metrics` gives; missing and null values are gaps.
@@ -144,8 +145,10 @@ def curves(
     ]
     missing = [key for key in keys or () if key not in numeric]
     if missing or not numeric:
-        wanted = f"no numbers called {', '.join(missing)}" if missing else "no numbers"
-        raise BadInput(f"{wanted} to draw: the metrics hold {', '.join(numeric) or 'none'}")
+        raise BadInput(
+            f"keys must be among the numbers of the metrics, {', '.join(numeric) or 'none'}, "
+            f"got {', '.join(missing) or 'none'}"
+        )
     shown = list(keys or numeric)
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
@@ -160,11 +163,11 @@ def curves(
         axes = figure.add_subplot(rows, columns, i + 1)
         window = max(1, len(y) // 25)
         few = len(y) < 50
-        axes.plot(x, y, color=_COLOURS[0], alpha=1.0 if few else 0.3, linewidth=1.0)
+        axes.plot(x, y, color=_COLORS[0], alpha=1.0 if few else 0.3, linewidth=1.0)
         if few:
-            axes.plot(x, y, ".", color=_COLOURS[0], markersize=4)
+            axes.plot(x, y, ".", color=_COLORS[0], markersize=4)
         else:
-            axes.plot(x, _running_mean(y, window), color=_COLOURS[0], linewidth=1.8)
+            axes.plot(x, _running_mean(y, window), color=_COLORS[0], linewidth=1.8)
         if y.min() > 0 and y.max() > 100 * y.min():
             axes.set_yscale("log")
         axes.set_title(key.replace("_", " "), fontsize=10)
@@ -183,21 +186,21 @@ def histograms(
     title: str = "",
     bins: int = 40,
 ) -> Path:
-    """Draw named sets of numbers as densities over common bins: energies of data and samples."""
+    """Draw named sets of numbers as histograms over common bins."""
     arrays = {
         name: torch.as_tensor(v).detach().cpu().double().numpy().ravel()
         for name, v in values.items()
     }
     for name, array in arrays.items():
         if not array.size or not np.isfinite(array).all():
-            raise BadInput(f"a histogram needs finite numbers, and {name!r} has none or others")
+            raise BadInput(f"values of {name!r} must be finite numbers, got none or others")
     if not arrays:
-        raise BadInput("a histogram needs at least one set of numbers")
+        raise BadInput("values must have at least one set of numbers, got none")
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
     figure = _figure(6.4, 3.8)
     axes = figure.add_subplot()
     for i, (name, array) in enumerate(arrays.items()):
-        color = _COLOURS[i % len(_COLOURS)]
+        color = _COLORS[i % len(_COLORS)]
         label = f"{name} (n = {array.size:,})"
         axes.hist(array, edges, density=True, color=color, alpha=0.25)
         # Lines differ in dashes too, so that the picture also works in gray.
@@ -230,20 +233,20 @@ def traces(
         reference: mean and standard deviation of the same quantity on data, drawn as a band.
     """
     if values.shape[:1] != (len(steps),) or values.ndim != 2 or 0 in values.shape:
-        raise BadInput(f"{len(steps)} steps and values {tuple(values.shape)}: (T, B) is wanted")
+        raise BadInput(f"values must have shape ({len(steps)}, B), got {tuple(values.shape)}")
     y = values.detach().cpu().double().numpy()
     if not np.isfinite(y).all():
-        raise BadInput("traces are drawn of finite numbers only")
+        raise BadInput("values must be finite, got NaN or infinity")
     figure = _figure(6.4, 3.8)
     axes = figure.add_subplot()
-    axes.plot(steps, y, color=_COLOURS[0], alpha=0.15, linewidth=0.7)
+    axes.plot(steps, y, color=_COLORS[0], alpha=0.15, linewidth=0.7)
     axes.plot(
-        steps, y.mean(1), color=_COLOURS[0], linewidth=1.8, label=f"mean of {y.shape[1]} chains"
+        steps, y.mean(1), color=_COLORS[0], linewidth=1.8, label=f"mean of {y.shape[1]} chains"
     )
     if reference is not None:
         mean, spread = reference
-        axes.axhspan(mean - spread, mean + spread, color=_COLOURS[1], alpha=0.15)
-        axes.axhline(mean, color=_COLOURS[1], ls=_DASHES[1], lw=1.4, label="data")
+        axes.axhspan(mean - spread, mean + spread, color=_COLORS[1], alpha=0.15)
+        axes.axhline(mean, color=_COLORS[1], ls=_DASHES[1], lw=1.4, label="data")
     axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.legend(frameon=False)
@@ -251,7 +254,7 @@ def traces(
     return _save(figure, path)
 
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
 _DASHES = ("-", "--", "-.", ":")
 _INK = (40, 40, 40)
 
@@ -259,9 +262,9 @@ _INK = (40, 40, 40)
 def _pixels(images: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Images (N, C, H, W) in [-1, 1] as bytes, (N, H, W, 3)."""
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise BadInput(f"images of shape {tuple(images.shape)}: (N, 1 or 3, H, W) is wanted")
+        raise BadInput(f"images must have shape (N, 1 or 3, H, W), got {tuple(images.shape)}")
     if not images.is_floating_point() or not torch.isfinite(images).all():
-        raise BadInput("images are wanted as finite floats in [-1, 1]")
+        raise BadInput(f"images must be finite floats in [-1, 1], got {images.dtype} or others")
     bytes_ = ((images.detach().cpu().float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
     array: np.ndarray[Any, np.dtype[np.uint8]] = bytes_.permute(0, 2, 3, 1).numpy()
     return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
@@ -286,7 +289,7 @@ def _sheet(
     height, width = rows[0].shape[1:3]
     scale = max(1, math.ceil(80 / max(height, width))) if scale is None else scale
     if scale < 1:
-        raise BadInput(f"scale {scale}: at least 1 is wanted")
+        raise BadInput(f"scale must be at least 1, got {scale}")
     height, width, pad = height * scale, width * scale, 2
     font = ImageFont.load_default(13)
     line = 18
@@ -325,7 +328,7 @@ def _sheet(
 
 
 def _figure(width: float, height: float) -> Figure:
-    """A figure of its own, outside pyplot: no window, no global state."""
+    """A figure outside pyplot: no window, no global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=120, layout="constrained")
@@ -346,7 +349,7 @@ def _save(figure: Figure, path: str | Path) -> Path:
 def _running_mean(
     y: np.ndarray[Any, np.dtype[np.float64]], window: int
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Centred mean over about `window` values; at the ends over those that are there."""
+    """Centered mean over about `window` values; at the ends over those that are there."""
     total = np.concatenate([[0.0], np.cumsum(y)])
     i = np.arange(len(y))
     low, high = np.maximum(0, i - window // 2), np.minimum(len(y), i + window // 2 + 1)

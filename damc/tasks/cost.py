@@ -1,4 +1,4 @@
-"""What a set-up costs on the machine at hand: parameters, seconds of a draw, of an epoch.
+"""What a preset costs on this machine: parameters, seconds of a draw and of an epoch.
 
 The paper gives, on one GPU at batch 64, 0.3 s for prior samples by the amortizer and 0.2 s by 100
 steps of Langevin; 1.0 s and 8.0 s for posterior samples; 15.2 minutes for an epoch.
@@ -20,13 +20,15 @@ import torch
 
 from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
-from damc.learn import DAMC
-from damc.learn.learner import count
+from damc.learn.damc import DAMC
 from damc.learn.presets import Preset
+from damc.seeds import global_seed
+from damc.tasks.presets import network_sizes
 
 _TRAINING_IMAGES = {
-    # As the paper's appendix counts them, and as the embedded set is divided.
+    # As the paper's appendix counts them, and as the embedded sets are divided.
     "mnist": 60_000,
+    "mnist-5k": 4_000,
     "svhn": 73_257,
     "cifar10": 50_000,
     "celeba64": 40_000,
@@ -37,7 +39,7 @@ _TRAINING_IMAGES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one thing over all rounds."""
+    """Seconds of one operation, in each round."""
 
     seconds: tuple[float, ...]
 
@@ -47,9 +49,9 @@ class Timing:
         return statistics.median(self.seconds)
 
     def ratio(self, other: Timing) -> float:
-        """How many times longer this took than the other, the median over the rounds."""
+        """The ratio of these seconds to the other's, the median over the rounds."""
         pairs = zip(self.seconds, other.seconds, strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
+        return statistics.median(a / b for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,26 @@ class Cost:
     seconds: float
 
     @property
+    def rounds(self) -> int:
+        """How many rounds were counted."""
+        return len(next(iter(self.timings.values())).seconds)
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Everything for ``results.json``, with the machine."""
+        return {
+            "batch": self.batch,
+            "train_batch": self.train_batch,
+            "rounds": self.rounds,
+            "machine": machine(),
+            "table": self.table,
+            "seconds_of_each_round": {name: t.seconds for name, t in self.timings.items()},
+            "seconds": self.seconds,
+        }
+
+    @property
     def epoch(self) -> float | None:
-        """Seconds of an epoch: so many iterations as whole batches fit in the images."""
+        """Seconds of an epoch: as many iterations as there are whole batches in the images."""
         if self.images is None:
             return None
         iterations = max(1, self.images // self.train_batch)
@@ -82,10 +102,10 @@ class Cost:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One line a network and one line a timing, with ratios.
+        """A row for each network and each timing.
 
-        The ratio of a network is to the decoder's parameters, that of Langevin is to the seconds
-        of the amortizer.
+        Ratios are those of parameters to the decoder's, and of Langevin's seconds to the
+        amortizer's.
         """
         rows: list[dict[str, Any]] = [
             {"of": name, "parameters": n, "ratio": n / self.parameters["decoder"]}
@@ -122,43 +142,42 @@ def cost(
 ) -> Cost:
     """Times a preset's networks, with fresh weights, on images of their own.
 
-    Everything is run in turn, round after round, so that a slow moment of the machine hits all
-    alike. The first round warms up and does not count, unless it takes longer than the budget;
-    then it is the only one. "amortizer" draws q(z), or q(z | x) and then moves as often as
-    reconstruction does; "Langevin" starts at N(0, I). Decoding is not counted.
+    Every round times every operation once, so that a slow moment of the machine affects all of
+    them. The first round is a warm-up that does not count, unless it takes longer than the budget;
+    then it is the only one. "amortizer" is a draw of q(z), or one of q(z | x) followed by the
+    posterior moves of a reconstruction; "Langevin" starts at N(0, I). Decoding is not counted.
 
     Args:
         preset: what to time.
         batch: latent points drawn together.
         train_batch: images of a training iteration; the preset's number by default.
         images: training images of an epoch; those of the preset's data by default.
-        rounds: how often everything is timed.
+        rounds: how often every operation is timed.
         budget: seconds after which no further round begins.
-        seed: of all draws.
+        seed: of the weights and of all draws.
         device: where to compute.
         progress: show a progress bar.
     """
     train_batch = preset.batch if train_batch is None else train_batch
-    if min(batch, train_batch, rounds) < 1 or (images is not None and images < 1):
-        raise BadInput(
-            f"batch is {batch}, train-batch {train_batch}, rounds {rounds} and images {images}: "
-            "at least 1 of each is wanted"
-        )
+    numbers = {"batch": batch, "train-batch": train_batch, "rounds": rounds, "images": images}
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise BadInput(f"{name} must be at least 1, got {value}")
     if not 0 <= budget < math.inf:
-        raise BadInput(f"the budget is {budget} seconds: 0 or more are wanted")
+        raise BadInput(f"budget must be 0 seconds or more, got {budget}")
     start = time.monotonic()
-    learner = preset.learner("damc")
-    assert isinstance(learner, DAMC)
-    learner.to(device)
-    timings = _rounds(_things(learner, batch, train_batch, seed), rounds, budget, progress)
+    with global_seed(seed):
+        learner = DAMC.from_preset(preset).to(device)
+    timings = _rounds(_operations(learner, batch, train_batch, seed), rounds, budget, progress)
     if images is None:
         images = _TRAINING_IMAGES.get(preset.data)
     seconds = round(time.monotonic() - start, 2)
-    return Cost(_parameters(learner), timings, batch, train_batch, images, seconds)
+    parameters = {name: n for name, n in network_sizes(preset).items() if n is not None}
+    return Cost(parameters, timings, batch, train_batch, images, seconds)
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """The machine that numbers were measured on."""
     accelerator = torch.accelerator.current_accelerator() if _accelerated() else None
     return {
         "processor": platform.processor() or platform.machine(),
@@ -170,14 +189,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _parameters(learner: DAMC) -> dict[str, int]:
-    model, q = learner.model, learner.amortizer
-    parts = {"decoder": model.decoder, "energy": model.prior.energy, "denoiser": q.denoiser}
-    parts["encoder"] = q.encoder
-    return {name: count(part.parameters()) for name, part in parts.items() if part is not None}
-
-
-def _things(
+def _operations(
     learner: DAMC, batch: int, train_batch: int, seed: int
 ) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
@@ -195,36 +207,38 @@ def _things(
         return Langevin(s.posterior_step_size).run(z, model.posterior(x), generator, steps=steps)
 
     denoising = learner.amortizer.steps
-    things: dict[str, Callable[[], object]] = {
+    operations: dict[str, Callable[[], object]] = {
         f"prior, amortizer of {denoising} steps": lambda: learner.sample_latent(
             batch, "amortizer", None, generator
         )
     }
     if model.prior.energy is not None:
-        things[f"prior, Langevin of {steps} steps"] = lambda: learner.sample_latent(
+        operations[f"prior, Langevin of {steps} steps"] = lambda: learner.sample_latent(
             batch, "energy", steps, generator
         )
     name = f"posterior, amortizer of {denoising} + {s.test_steps} moves"
-    things[name] = lambda: learner.infer(x, generator=generator)
-    things[f"posterior, Langevin of {steps} steps"] = posterior_chain
-    things["training iteration"] = lambda: learner.step(train, index, generator)
-    return things
+    operations[name] = lambda: learner.infer(x, generator=generator)
+    operations[f"posterior, Langevin of {steps} steps"] = posterior_chain
+    operations["training iteration"] = lambda: learner.step(train, index, generator)
+    return operations
 
 
 def _rounds(
-    things: dict[str, Callable[[], object]], rounds: int, budget: float, progress: bool
+    operations: dict[str, Callable[[], object]], rounds: int, budget: float, progress: bool
 ) -> dict[str, Timing]:
     from tqdm import tqdm
 
     done: list[dict[str, float]] = []
     begun = time.perf_counter()
-    with tqdm(total=(rounds + 1) * len(things), disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(
+        total=(rounds + 1) * len(operations), disable=not progress, dynamic_ncols=True
+    ) as bar:
         while len(done) < rounds + 1:
             seconds = {}
-            for name, thing in things.items():
+            for name, operation in operations.items():
                 bar.set_description(name)
                 start = time.perf_counter()
-                thing()
+                operation()
                 if _accelerated():
                     torch.accelerator.synchronize()
                 seconds[name] = time.perf_counter() - start
@@ -233,7 +247,7 @@ def _rounds(
             if time.perf_counter() - begun > budget:
                 break
     counted = done[1:] or done
-    return {name: Timing(tuple(seconds[name] for seconds in counted)) for name in things}
+    return {name: Timing(tuple(seconds[name] for seconds in counted)) for name in operations}
 
 
 def _accelerated() -> bool:

@@ -1,4 +1,4 @@
-"""The main job in a few minutes, on images that come with the installation."""
+"""Training, sampling and reconstruction in a few minutes, on images that need no download."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def demo(
     """Trains the demo's preset, samples, reconstructs unseen images, reports.
 
     Args:
-        out: a run folder; a demo that was stopped goes on.
+        out: a run folder; a demo that was stopped is resumed.
         seed: of everything random.
         progress: show a progress bar.
         loop: further options of `damc.fit`.
@@ -52,7 +52,7 @@ def demo(
 
 
 def _overview(folder: Path, origin: Origin, seed: int) -> Path:
-    """The whole demo in one picture, 16 images a row."""
+    """Samples and reconstructions in one picture, 16 images a row."""
     learner = load(folder)
     drawn = [generate(learner, 32, source=source, seed=seed) for source in ("amortizer", "energy")]
     held = reconstruct(learner, origin.unseen().images, limit=16, seed=seed)

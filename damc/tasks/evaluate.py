@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-__all__ = ["FEATURES", "check_features", "Evaluation", "Row", "choose_features", "evaluate"]
+__all__ = [
+    "FEATURES",
+    "Evaluation",
+    "Row",
+    "check_features",
+    "choose_features",
+    "evaluate",
+    "evaluate_run",
+]
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from damc.data import Images
-from damc.errors import BadInput, Unable
-from damc.learn import DAMC, Learner
+from damc.errors import BadInput
+from damc.learn.learner import Learner
 from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report.page import Section
-from damc.tasks.generate import SOURCES, sources, stream
+from damc.tasks.generate import stream
 from damc.tasks.reconstruct import Reconstruction, reconstruct
+from damc.tasks.summarize import Recorded, record
+from damc.tasks.trained import Trained
+from damc.train.origin import Unseen
 
 FEATURES = ("inception", "pixel-pca")
 """The features a distance can be measured on, by name."""
@@ -47,7 +57,7 @@ class Evaluation:
     Attributes:
         distances: Frechet and kernel distance to the training images, by what was compared.
         reconstruction: of unseen images; None for a method without inference.
-        moves: posterior moves after the amortizer's draw; None where the learner has no such.
+        moves: posterior moves after the amortizer's draw; None for inference of another kind.
         seconds: how long it took.
     """
 
@@ -76,8 +86,19 @@ class Evaluation:
         return rows
 
     @property
+    def results(self) -> dict[str, Any]:
+        """The same for ``results.json``, with what each distance was measured on."""
+        return {
+            "table": [row._asdict() for row in self.table],
+            "distances": {of: list(map(asdict, pair)) for of, pair in self.distances.items()},
+            "reconstruction": self.reconstruction and self.reconstruction.table,
+            "notes": self.notes,
+            "seconds": self.seconds,
+        }
+
+    @property
     def notes(self) -> list[str]:
-        """What to keep in mind about the numbers, each sentence once."""
+        """Caveats about the numbers, each sentence once."""
         found = (distance.note for pair in self.distances.values() for distance in pair)
         return [note for note in dict.fromkeys(found) if note]
 
@@ -93,20 +114,20 @@ class Evaluation:
         first = next(iter(self.distances.values()))[0]
         text = (
             f"Distances of generated images to {first.real_images:,} training images on "
-            f"{first.features} features; lower is better. The line of unseen images says what a "
-            "perfect model would get with as many images."
+            f"{first.features} features; lower is better. A perfect model would get the distance "
+            "of the unseen images."
         )
         return Section("Evaluation", "\n\n".join([text, *self.notes]), settings=shown)
 
 
 def check_features(name: str, path: str | Path | None = None) -> None:
-    """Refuses features that do not exist, or whose file is missing or of no use."""
+    """Raises `BadInput` for features that do not exist, or whose file cannot be used."""
     if name not in FEATURES:
-        raise BadInput(f"features are one of {', '.join(FEATURES)}, got {name!r}")
+        raise BadInput(f"features must be one of {', '.join(FEATURES)}, got {name!r}")
     if name == "inception":
         inception_file(path)
     elif path is not None:
-        raise BadInput("pixel-pca features need no file, but one for inception was given")
+        raise BadInput(f"features must be inception where its file is given, got {name}")
 
 
 def choose_features(
@@ -146,10 +167,10 @@ def evaluate(
     seed: int = 0,
     progress: bool = False,
 ) -> Evaluation:
-    """Compares samples by every way of drawing with training images, and reconstructs unseen ones.
+    """Compares samples from every source with training images, and reconstructs unseen ones.
 
-    The distance of unseen images themselves stands beside those of the samples: with few images
-    it is far from 0, and no model can be expected to do better.
+    The distance of the unseen images themselves is measured too: with few images it is far from 0,
+    and no model can be expected to do better.
 
     Args:
         learner: a trained learner.
@@ -157,17 +178,17 @@ def evaluate(
         unseen: images it did not learn from.
         features: what distances are measured on, as `choose_features` gives them.
         cache: folder where the statistics of real images are kept, by their content.
-        n: how many images are drawn in each way.
-        real: at most so many training images are compared with, the first ones.
-        limit: reconstruct only the first so many unseen images.
+        n: how many images are drawn from each source.
+        real: how many training images samples are compared with, the first.
+        limit: how many unseen images are reconstructed, the first; all by default.
         floor: also measure the distance of unseen images, the least that can be expected.
         seed: of all draws.
         progress: show progress bars.
     """
     if n < 3 or real < 3:
-        raise BadInput(f"n is {n} and real {real}: distances want at least 3 images of each")
+        raise BadInput(f"n and real must be at least 3, got {n} and {real}")
     start = time.monotonic()
-    shown = _Shelf(train, real, "training images", progress)
+    shown = _First(train, real, "training images", progress)
     goal = cached_statistics(shown, features, cache, batch_size=_BATCH)
     split = f"train, the first {goal.images:,} images"
 
@@ -175,24 +196,68 @@ def evaluate(
         return distances(of, goal, split=split)
 
     found = {}
-    for source in sources(learner):
+    for source in learner.sources:
         name = _name(learner, source)
         drawn = (part.clamp(-1, 1) for part in stream(learner, n, source=source, seed=seed))
         watched = _watched(drawn, n, name, progress)
         found[name] = compare(statistics(watched, features, batch_size=_BATCH))
     if floor:
-        held = _Shelf(unseen, n, "unseen images", progress)
+        held = _First(unseen, n, "unseen images", progress)
         least = cached_statistics(held, features, cache, batch_size=_BATCH)
         found["unseen images"] = compare(least)
     images = None
-    with contextlib.suppress(Unable):
+    if learner.inference is not None:
         images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
-    moves = getattr(learner.settings, "test_steps", None)
-    return Evaluation(found, images, moves, round(time.monotonic() - start, 2))
+    return Evaluation(found, images, _moves(learner), round(time.monotonic() - start, 2))
 
 
-class _Shelf:
-    """The first images of a set in small batches, as often as they are asked for."""
+def evaluate_run(
+    trained: Trained,
+    *,
+    features: str = "inception",
+    inception: str | Path | None = None,
+    unseen: str | Path | None = None,
+    cache: str | Path | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[Evaluation, Recorded]:
+    """Evaluates a run on its own data; writes ``evaluate/results.json`` and the report.
+
+    Args:
+        trained: the run.
+        features: one of `FEATURES`.
+        inception: the Inception file, if it is not in its usual place.
+        unseen: images that the run has not seen, instead of the test images of its data.
+        cache: where statistics of real images are kept; ~/.cache/damc/statistics by default.
+        seed: of all draws.
+        **options: further arguments of `evaluate`.
+    """
+    if trained.origin is None or trained.unseen is None:
+        raise BadInput(
+            f"{trained.run.path} must be a run of the command line, got one that was trained from "
+            "Python: call damc.tasks.evaluate.evaluate"
+        )
+    held = trained.unseen
+    if unseen is not None:
+        held = Unseen(trained.origin.load((Path(unseen),))[0], "the images given", "")
+    if held.note:
+        raise BadInput(f"{held.note.rstrip('.')}: give unseen images with --unseen IMAGES")
+    learner, train = trained.learner, trained.origin.train()
+    found = evaluate(
+        learner,
+        train,
+        held.images,
+        choose_features(features, train, path=inception, device=learner.device),
+        cache=cache or Path.home() / ".cache" / "damc" / "statistics",
+        seed=seed,
+        **options,
+    )
+    results = {"data": train.name, "evaluated_on": held.kind, "seed": seed, **found.results}
+    return found, record(trained, "evaluate", results, found.section, held)
+
+
+class _First:
+    """The first images of a set in small batches; can be iterated over again."""
 
     def __init__(self, images: Images, limit: int, what: str, progress: bool) -> None:
         self.images, self.count = images, min(limit, len(images))
@@ -219,14 +284,15 @@ def _watched(parts: Iterable[Tensor], total: int, what: str, progress: bool) -> 
 
 
 def _name(learner: Learner, source: str) -> str:
-    """A way of drawing as the paper's tables call it."""
-    if not isinstance(learner, DAMC):
-        several = len(sources(learner)) > 1
-        return f"{learner.name}, {SOURCES.get(source, source)}" if several else learner.name
-    steps = learner.settings.prior_sample_steps
-    names = {
-        "amortizer": "DAMC, amortizer",
-        "energy": f"LEBM, {steps} Langevin steps",
-        "gaussian": "N(0, I) decoded",
-    }
-    return names[source]
+    """A source in the words of the paper's tables."""
+    if len(learner.sources) == 1:
+        return learner.name
+    if source == "energy":
+        return f"{learner.name}, {learner.settings.prior_sample_steps} Langevin steps"
+    return f"{learner.name}, {'N(0, I)' if source == 'gaussian' else source}"
+
+
+def _moves(learner: Learner) -> int | None:
+    """Posterior moves of inference that starts at an amortizer's draw."""
+    amortized = learner.inference == "chain" and "amortizer" in learner.sources
+    return int(learner.settings.test_steps) if amortized else None

@@ -1,17 +1,21 @@
-"""Draw images from a trained model, by any of its ways."""
+"""Draw images from a trained model, from any of its sources."""
 
 from __future__ import annotations
 
-__all__ = ["SOURCES", "generate", "sources", "stream"]
+__all__ = ["SOURCES", "generate", "stream", "write_samples"]
 
+import io
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from damc.errors import BadInput, Diverged
-from damc.learn import Learner
+from damc.files import write_atomically
+from damc.learn.learner import Learner
+from damc.report import plots
 
 SOURCES = {
     "amortizer": "the amortizer q(z), decoded",
@@ -20,14 +24,11 @@ SOURCES = {
     "resampling": "N(0, I) resampled by the density ratio, decoded",
     "mixture": "the mixture density of the codes, decoded",
     "second": "the second-stage VAE of the codes, decoded",
-    "model": "the model's own",
+    "model": "the model",
 }
-"""Every way of drawing latent points, in words."""
+"""What each of the `Learner.sources` is."""
 
-
-def sources(learner: Learner) -> tuple[str, ...]:
-    """The ways that this learner has, its own first."""
-    return tuple(learner.sources)
+_SHOWN = 256  # images in the picture of `write_samples`
 
 
 def generate(
@@ -44,7 +45,7 @@ def generate(
     Args:
         learner: a trained learner.
         n: how many images.
-        source: one of `sources(learner)`, the first by default.
+        source: one of `learner.sources`, the first by default.
         steps: Langevin moves of "energy"; the settings' number by default.
         seed: one seed gives the same images again.
         batch: how many are drawn together, which bounds the memory.
@@ -62,20 +63,42 @@ def stream(
     batch: int = 256,
 ) -> Iterator[Tensor]:
     """The images of `generate` in batches, so that only one is in memory at a time."""
-    if n < 1 or (steps is not None and steps < 0):
-        raise BadInput(f"n is {n} and steps {steps}: at least 1 image and 0 steps are wanted")
-    ways = sources(learner)
-    source = ways[0] if source is None else source
+    if n < 1:
+        raise BadInput(f"n must be at least 1, got {n}")
+    if steps is not None and steps < 0:
+        raise BadInput(f"steps must be at least 0, got {steps}")
+    if not learner.sources:
+        raise BadInput(f"the learner must be one that can sample, got {learner.name}")
+    source = learner.sources[0] if source is None else source
     if steps is not None and source != "energy":
-        raise BadInput(f"steps count Langevin moves of the source energy, not of {source}")
-    if source not in ways:
-        raise BadInput(f"this {learner.name} run draws from {', '.join(ways)}, not from {source!r}")
-    options: dict[str, Any] = {} if source == ways[0] else {"source": source}
-    if steps is not None:
-        options["steps"] = steps
+        raise BadInput(f"source must be energy where steps are given, got {source}")
+    if source not in learner.sources:
+        known = " or ".join(learner.sources)
+        raise BadInput(f"source of a {learner.name} run must be {known}, got {source!r}")
     generator = torch.Generator(learner.device).manual_seed(seed)
     for start in range(0, n, batch):
-        part = learner.sample(min(batch, n - start), generator=generator, **options).detach().cpu()
+        size = min(batch, n - start)
+        part = learner.sample(size, source=source, steps=steps, generator=generator).detach().cpu()
         if not bool(torch.isfinite(part).all()):
             raise Diverged(f"samples from {source} are not finite")
         yield part
+
+
+def write_samples(images: Tensor, folder: str | Path, source: str) -> dict[str, Path]:
+    """Writes ``SOURCE.png`` and ``samples.npy``; gives both by caption.
+
+    Args:
+        images: ``(n, C, H, W)`` in [-1, 1].
+        folder: where to write.
+        source: where they were drawn from.
+    """
+    folder = Path(folder)
+    picture = plots.image_grid(images[:_SHOWN], folder / f"{source}.png")
+    buffer = io.BytesIO()
+    np.save(buffer, images.numpy(), allow_pickle=False)
+    array = write_atomically(folder / "samples.npy", buffer.getvalue())
+    n = len(images)
+    return {
+        f"{min(n, _SHOWN)} of {n} images": picture,
+        f"all of them, {tuple(images.shape)} in [-1, 1]": array,
+    }

@@ -1,11 +1,13 @@
-"""Images as a trained model sees them, and how far off they are."""
+"""Reconstruct images with a trained model, and measure the errors."""
 
 from __future__ import annotations
 
-__all__ = ["Reconstruction", "reconstruct"]
+__all__ = ["Reconstruction", "reconstruct", "reconstruct_run"]
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +15,11 @@ from torch import Tensor
 
 from damc.data import Images
 from damc.errors import BadInput, Diverged
-from damc.learn import Learner
-from damc.learn.latent import PosteriorMoves
+from damc.learn.learner import Learner
 from damc.metrics.images import mse, psnr
+from damc.report import plots
+from damc.report.results import write_results
+from damc.tasks.trained import Subjects, Trained
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class Reconstruction:
         y: their reconstructions, (K, C, H, W).
         mse: squared error per pixel and channel of every image, in the scale [-1, 1], (N,).
         psnr: in decibels, (N,).
-        mean_image_mse: the error of answering every image with the mean of them all, the level
-            that a reconstruction has to beat.
+        mean_image_mse: the error of the mean of all images as everyone's reconstruction, the
+            baseline.
     """
 
     x: Tensor
@@ -66,22 +70,27 @@ def reconstruct(
     Args:
         learner: a trained learner.
         images: one set of images, or several of one shape.
-        limit: only the first so many.
+        limit: only this many images, the first.
         steps: posterior moves after the amortizer's draw; the settings' number by default.
         seed: one seed gives the same reconstructions again.
         batch: how many are inferred together, which bounds the memory.
         show: how many to keep for a picture.
         progress: show a progress bar.
     """
-    if (limit is not None and limit < 1) or (steps is not None and steps < 0):
-        raise BadInput(f"n is {limit} and steps {steps}: at least 1 image and 0 steps are wanted")
-    if steps is not None and not isinstance(learner, PosteriorMoves):
-        raise BadInput(f"{learner.name} infers without posterior moves: leave steps out")
+    if limit is not None and limit < 1:
+        raise BadInput(f"n must be at least 1, got {limit}")
+    if steps is not None and steps < 0:
+        raise BadInput(f"steps must be at least 0, got {steps}")
+    if learner.inference is None:
+        raise BadInput(f"the learner must have inference to reconstruct, got {learner.name}")
+    if steps is not None and learner.inference != "chain":
+        raise BadInput(
+            f"steps must be left out, as {learner.name} infers without posterior moves, got {steps}"
+        )
     sets = [images] if isinstance(images, Images) else list(images)
     places = [(s, i) for s in sets for i in range(0, len(s), batch)]
     device = learner.device
     generator = torch.Generator(device).manual_seed(seed)
-    options: dict[str, Any] = {} if steps is None else {"steps": steps}
     left = sum(map(len, sets)) if limit is None else limit
     xs, ys, errors, ratios = [], [], [], []
     total, squares, count = torch.zeros(sets[0].shape).double(), 0.0, 0
@@ -91,7 +100,7 @@ def reconstruct(
             break
         left -= len(index)
         x = held.batch(index)
-        y = learner.reconstruct(x.to(device), generator=generator, **options).detach().cpu()
+        y = _decoded(learner, x.to(device), steps, generator).cpu()
         if not bool(torch.isfinite(y).all()):
             raise Diverged("reconstructions are not finite")
         y = y.clamp(-1, 1)
@@ -107,6 +116,59 @@ def reconstruct(
     return Reconstruction(
         torch.cat(xs), torch.cat(ys), torch.cat(errors), torch.cat(ratios), max(spread, 0.0)
     )
+
+
+def reconstruct_run(
+    trained: Trained,
+    subjects: Subjects,
+    folder: str | Path,
+    *,
+    limit: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> tuple[Reconstruction, dict[str, Path]]:
+    """Reconstructs images with a run, and writes ``reconstructions.png`` and ``results.json``.
+
+    Args:
+        trained: the run.
+        subjects: the images, as `Trained.subjects` gives them.
+        folder: where to write.
+        limit, steps, seed, progress: those of `reconstruct`.
+
+    Returns:
+        The reconstruction, and the files by caption.
+    """
+    start = time.monotonic()
+    found = reconstruct(
+        trained.learner, subjects.sets, limit=limit, steps=steps, seed=seed, progress=progress
+    )
+    folder = Path(folder)
+    picture = plots.paired_grid(found.x, found.y, folder / "reconstructions.png")
+    results = {
+        "run": trained.run.path,
+        "iteration": trained.learner.iteration,
+        "evaluated_on": subjects.kind,
+        "note": subjects.note,
+        **found.table,
+        "seconds": round(time.monotonic() - start, 2),
+        "mse_of_each": found.mse.tolist(),
+        "psnr_of_each": found.psnr.tolist(),
+    }
+    return found, {
+        f"the first {len(found.x)}, originals above": picture,
+        "the table, and the error of each image": write_results(folder, results),
+    }
+
+
+@torch.no_grad()
+def _decoded(learner: Learner, x: Tensor, steps: int | None, generator: torch.Generator) -> Tensor:
+    """Reconstructions, of the shape of x; with `steps` posterior moves if they are given."""
+    if steps is None or learner.model is None:
+        return learner.reconstruct(x, generator=generator)
+    options: dict[str, Any] = {"steps": steps}  # what inference by chains takes
+    y: Tensor = learner.model.decoder(learner.infer(x, generator=generator, **options))
+    return y
 
 
 def _bar(places: list[tuple[Images, int]], show: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Training", "parse_settings"]
+__all__ = ["Training", "default_folder", "last_checkpoint", "parse_settings"]
 
 import difflib
 import types
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from damc.errors import BadInput, Diverged
-from damc.learn import Learner, find_method
-from damc.learn.damc import Settings
+from damc.learn import find_method
+from damc.learn.damc import DAMCSettings
+from damc.learn.learner import Learner
 from damc.learn.presets import Preset
+from damc.seeds import global_seed
 from damc.tasks.summarize import Summary, draw_pictures, summarize
 from damc.train.loop import fit
 from damc.train.origin import Origin, Unseen
@@ -26,11 +28,11 @@ from damc.train.run import Run
 
 @dataclass(frozen=True)
 class Training:
-    """Everything that one training run is told.
+    """One training run: what is trained, on which images, for how long.
 
     Attributes:
         preset: networks, settings and batch size.
-        folder: the run folder; a run that is there already goes on.
+        folder: the run folder; a run that it holds already is resumed.
         iterations: in total, counting those done before.
         origin: the images.
         method: the way of learning, a name in `damc.learn.METHODS`.
@@ -56,8 +58,9 @@ class Training:
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
-        torch.manual_seed(self.seed)
-        learner = self.preset.learner(self.method, **self._schedule(), **self.changes)
+        kind = find_method(self.method)
+        with global_seed(self.seed):
+            learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
         fit(
             learner,
             images,
@@ -78,8 +81,8 @@ class Training:
         return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
 
     def _schedule(self) -> dict[str, int]:
-        """Rates fall and stages change over this run's iterations, unless `changes` say otherwise;
-        a run that goes on keeps the schedule that it began with."""
+        """Learning rates and stages follow this run's iterations, unless `changes` say otherwise;
+        a resumed run keeps the schedule that it began with."""
         names = {field.name for field in fields(find_method(self.method).settings_type)}
         if "horizon" not in names or "horizon" in self.changes:
             return {}
@@ -95,11 +98,23 @@ class Training:
                 draw_pictures(learner, self.folder, unseen, seed=self.seed)
             except Diverged as error:
                 saved = Run.open(self.folder).checkpoints()
-                where = f"the last saved state is iteration {saved[-1]}" if saved else "none saved"
+                where = f"the last checkpoint is {saved[-1]}" if saved else "there is no checkpoint"
                 raise Diverged(f"iteration {iteration}: {error}; {where}") from error
 
 
-def parse_settings(texts: Iterable[str], kind: Any = Settings) -> dict[str, Any]:
+def default_folder(preset: str, method: str = "damc") -> Path:
+    """Where a run goes by default: ``runs/PRESET``, or ``runs/PRESET-METHOD`` for other methods."""
+    return Path("runs") / (preset if method == "damc" else f"{preset}-{method}")
+
+
+def last_checkpoint(folder: str | Path) -> int | None:
+    """The iteration of a run folder's last checkpoint; None if it has none."""
+    folder = Path(folder)
+    saved = Run.open(folder).checkpoints() if (folder / "config.json").is_file() else []
+    return saved[-1] if saved else None
+
+
+def parse_settings(texts: Iterable[str], kind: Any = DAMCSettings) -> dict[str, Any]:
     """Settings, of Algorithm 1 or another dataclass, written as "name=value", with their types.
 
     Example:
@@ -111,7 +126,7 @@ def parse_settings(texts: Iterable[str], kind: Any = Settings) -> dict[str, Any]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"a setting is written name=value, got {text!r}")
+            raise BadInput(f"a setting must be written name=value, got {text!r}")
         if name not in hints:
             near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(hints)}"
@@ -137,5 +152,4 @@ def _value(name: str, text: str, kind: Any) -> Any:
         return kind(text)
     except (KeyError, ValueError, TypeError) as error:
         words = {bool: "yes or no", int: "a whole number", float: "a finite number"}
-        wanted = words.get(kind, str(kind))
-        raise BadInput(f"the setting {name} wants {wanted}, got {text!r}") from error
+        raise BadInput(f"{name} must be {words.get(kind, str(kind))}, got {text!r}") from error

@@ -1,20 +1,19 @@
-"""The paper's toy example as a job: amortize the posteriors of a two-dimensional model, and judge.
+"""The paper's toy example: amortize the posteriors of a two-dimensional model, then test samples.
 
-The sampler q(z | x) learns from short chains over fresh observations. Then its samples for
-observations it never saw, a long chain's and a second exact set are each compared with exact
-samples of the posterior (paper, appendix "Toy Examples"; the exact posterior is ours).
+The sampler q(z | x) learns from short chains on fresh observations. Its samples for held-out
+observations, those of long chains and a second exact set are each compared with exact samples of
+the posterior (paper, appendix "Toy Examples"; the exact posterior is ours).
 """
 
 from __future__ import annotations
 
-__all__ = ["Toy", "ToySettings", "long_run", "run_toy"]
+__all__ = ["long_run", "run_toy"]
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,14 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer, History, distill
+from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
+from damc.distillation import History, distill
 from damc.errors import BadInput
 from damc.files import on_disk, write_atomically
 from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Gaussian, Independence
 from damc.kernels.langevin import Langevin
 from damc.kernels.mala import MALA
+from damc.seeds import global_seed
 from damc.toy.pictures import (
     density_images,
     draw_pooled,
@@ -39,7 +40,7 @@ from damc.toy.pictures import (
 )
 from damc.toy.problem import ToyModel
 from damc.toy.settings import ToySettings
-from damc.toy.table import compare, table
+from damc.toy.table import compare
 
 
 def run_toy(
@@ -52,20 +53,20 @@ def run_toy(
     target: Target | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Trains, judges and draws; writes results.json, history.json, the sampler and two pictures.
+    """Trains, tests and draws; writes results.json, history.json, the sampler and two pictures.
 
     Args:
         out: folder to write into.
         seed: decides the model's network, the sampler's first weights and every draw.
-        prior: what the chains take as prior; the data come from the pinwheel in both cases.
+        prior: the prior of the chains; the data come from the pinwheel in both cases.
         iterations: instead of those in `settings`.
         settings: all other numbers.
-        target: what the chains move on, ``(z, x) -> (B,)``; by default the model's posterior.
-            With another one the table shows how wrong chains are found out.
+        target: the target density of the chains, ``(z, x) -> (B,)``; by default the model's
+            posterior. A wrong one shows that the table detects wrong chains.
         progress: show progress bars.
 
     Returns:
-        What results.json holds; `table` prints it.
+        The content of results.json; `damc.toy.table.table` prints it.
     """
     settings = settings or ToySettings()
     if iterations is not None:
@@ -74,8 +75,8 @@ def run_toy(
     with on_disk("write in", out):
         out.mkdir(parents=True, exist_ok=True)
     if not os.access(out, os.W_OK):
-        raise BadInput(f"could not write in {out}: a folder that can be written is wanted.")
-    data, training, judging, drawing = _streams(seed, 4)
+        raise BadInput(f"out must be a folder that can be written to, got {out}")
+    data, training, testing, drawing = _streams(seed, 4)
     begin = time.perf_counter()
 
     model = ToyModel(prior, seed)
@@ -92,29 +93,29 @@ def run_toy(
 
     clock = _Clock()
     kinds: list[tuple[str, Tensor, int, float]] = []
-    mine = _sample(q, x, settings.samples, judging)
+    mine = _sample(q, x, settings.samples, testing)
     kinds.append(("q(z|x)", mine, 0, clock.lap()))
     kernel = _kernel(settings, model)
     flat_x = x.repeat_interleave(settings.samples, 0)
     state, info = kernel.run(
-        mine.flatten(0, 1), as_log_prob(target, flat_x), judging, steps=settings.extra_steps
+        mine.flatten(0, 1), as_log_prob(target, flat_x), testing, steps=settings.extra_steps
     )
     cost = info.gradient_calls // len(flat_x)
     moved = state.z.view_as(mine)
     kinds.append((f"q(z|x) + {settings.extra_steps:,} steps", moved, cost, clock.lap()))
-    ends = long_run(target, torch.cat([flat_x, pooled_x]), settings, judging, progress)
+    ends = long_run(target, torch.cat([flat_x, pooled_x]), settings, testing, progress)
     long, pooled_long = ends[: len(flat_x)].view_as(mine), ends[len(flat_x) :]
     long_name = f"Langevin, {settings.long_steps:,} steps"
     kinds.append((long_name, long, settings.long_steps, clock.lap()))
-    exact = torch.stack([p.sample(settings.samples, judging) for p in posteriors])
+    exact = torch.stack([p.sample(settings.samples, testing) for p in posteriors])
     clock.lap()
-    again = torch.stack([p.sample(settings.samples, judging) for p in posteriors])
+    again = torch.stack([p.sample(settings.samples, testing) for p in posteriors])
     kinds.append(("exact, a second set", again, 0, clock.lap()))
 
     rows = []
     for name, z, gradients, seconds in _bar(kinds, "two-sample tests", progress):
-        rows.append(compare(name, z, exact, judging, gradients=gradients, seconds=seconds))
-    judged = time.perf_counter()
+        rows.append(compare(name, z, exact, testing, gradients=gradients, seconds=seconds))
+    tested = time.perf_counter()
 
     draw_posteriors(
         out / "posteriors.png",
@@ -142,8 +143,8 @@ def run_toy(
         "gradient_calls": history.gradient_calls,
         "seconds": {
             "train": trained - begin,
-            "judge": judged - trained,
-            "draw": time.perf_counter() - judged,
+            "test": tested - trained,
+            "draw": time.perf_counter() - tested,
             "all": time.perf_counter() - begin,
         },
     }
@@ -165,51 +166,14 @@ def long_run(
     kernel = Langevin(settings.long_step_size)
     log_prob = as_log_prob(target, x)
     z: Tensor | State = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-    part = 20  # moves between two looks at the bar and at divergence
+    part = 20  # moves between two updates of the progress bar
     for done in _bar(range(0, settings.long_steps, part), "long chains", progress):
         z, _ = kernel.run(z, log_prob, generator, steps=min(part, settings.long_steps - done))
     return z.z if isinstance(z, State) else z
 
 
-@dataclass
-class Toy:
-    """The paper's two-dimensional example: amortized posteriors beside the exact ones.
-
-    Trains a sampler q(z | x) on short chains, prints how well a classifier tells its
-    samples from exact ones, and writes results.json, posteriors.png and pooled.png.
-    """
-
-    seed: int = 0
-    """Decides the model, the sampler's first weights and every draw."""
-    out: Path = Path("runs/toy")
-    """Folder for the table and the pictures."""
-    prior: Literal["pinwheel", "gaussian"] = "pinwheel"
-    """What the chains take as prior: the paper's text says pinwheel, its code uses a Gaussian."""
-    kernel: Literal["jump", "langevin", "mala"] = "jump"
-    """How chains move: with jumps proposed from the prior, by the paper's Langevin moves alone
-    (50 of size 0.1), or by those moves with accept or reject."""
-    iterations: int | None = None
-    """Rounds of sampling, moving and learning; without it, the tested number."""
-    threads: int | None = None
-    """Processor threads; without it, torch decides."""
-
-    def run(self) -> None:
-        """Runs the job and prints its table."""
-        if self.threads is not None:
-            if self.threads < 1:
-                raise BadInput(f"threads is {self.threads}; a number of at least 1 is wanted.")
-            torch.set_num_threads(self.threads)
-        settings = ToySettings()
-        if self.kernel != "jump":
-            settings = ToySettings(kernel=self.kernel, step_size=0.1, steps=50)
-        result = run_toy(self.out, self.seed, self.prior, self.iterations, settings=settings)
-        names = ("results.json", "posteriors.png", "pooled.png")
-        wrote = ", ".join(str(self.out / name) for name in names)
-        sys.stdout.write(f"{table(result)}\nwrote {wrote}\n")
-
-
 class _Frames:
-    """Keeps what the sampler draws at chosen iterations, for the pictures."""
+    """Samples at chosen iterations, for the pictures."""
 
     def __init__(
         self, settings: ToySettings, x: Tensor, pooled_x: Tensor, generator: torch.Generator
@@ -230,7 +194,7 @@ class _Frames:
 
 
 class _Clock:
-    """Seconds since the last look."""
+    """A stopwatch: seconds since the last lap."""
 
     def __init__(self) -> None:
         self.last = time.perf_counter()
@@ -249,9 +213,7 @@ def _train(
     frames: _Frames,
     progress: bool,
 ) -> tuple[Amortizer, History]:
-    # Layers draw their first weights from torch's global state: set it, and give it back.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with global_seed(seed):
         q = Amortizer(
             2,
             context=2,
@@ -290,10 +252,14 @@ def _train(
 
 def _kernel(settings: ToySettings, model: ToyModel) -> Kernel:
     size, steps = settings.step_size, settings.steps
-    if settings.kernel == "jump":
+    if settings.kernel == "independence":
         prior = model.pinwheel if model.prior == "pinwheel" else Gaussian(2)
-        return Independence(size, steps, proposal=prior, local=MALA())
-    return Langevin(size, steps) if settings.kernel == "langevin" else MALA(size, steps)
+        return Independence(
+            steps=steps, proposal=prior, local=MALA(size, 1, target_acceptance=None)
+        )
+    if settings.kernel == "langevin":
+        return Langevin(size, steps)
+    return MALA(size, steps, target_acceptance=None)
 
 
 def _sample(q: Amortizer, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -305,7 +271,7 @@ def _sample(q: Amortizer, x: Tensor, n: int, generator: torch.Generator) -> Tens
 def _streams(seed: int, n: int) -> list[torch.Generator]:
     """Independent generators, so that a longer picture does not change the training."""
     if seed < 0:
-        raise BadInput(f"the toy was given seed={seed}; it wants 0 or more.")
+        raise BadInput(f"seed must be 0 or more, got {seed}")
     words = np.random.SeedSequence(seed).generate_state(n)
     return [torch.Generator().manual_seed(int(word)) for word in words]
 

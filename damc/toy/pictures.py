@@ -147,7 +147,7 @@ def exact_points(model: ToyModel, x: Tensor, generator: torch.Generator | None =
 
 
 def _lattice(edge: float) -> Tensor:
-    """Centres of the pixels of [-edge, edge]^2, (10000, 2), row by row from the lower left."""
+    """Centers of the pixels of [-edge, edge]^2, (10000, 2), row by row from the lower left."""
     size = 2 * edge / _PIXELS
     side = torch.arange(_PIXELS) * size - edge + size / 2
     z_2, z_1 = torch.meshgrid(side, side, indexing="ij")

@@ -45,14 +45,11 @@ class Pinwheel:
 
     def __post_init__(self) -> None:
         if self.arms < 1 or min(self.radial_sd, self.tangential_sd, self.rate, self.scale) <= 0:
-            raise BadInput(
-                f"a pinwheel was given {self};"
-                " it wants at least one arm and positive sds, rate and scale."
-            )
+            raise BadInput(f"arms must be at least 1, and sds, rate and scale positive, got {self}")
         if self.tangential_sd > self.radial_sd:
             raise BadInput(
-                f"a pinwheel was given tangential_sd={self.tangential_sd} and"
-                f" radial_sd={self.radial_sd}; it wants arms that are longer than wide."
+                f"tangential_sd must be at most radial_sd, {self.radial_sd}, "
+                f"got {self.tangential_sd}"
             )
 
     @property
@@ -68,7 +65,7 @@ class Pinwheel:
     ) -> Tensor:
         """Draw `n` independent points, (n, 2), on the device of the generator."""
         if n < 1:
-            raise BadInput(f"asked the pinwheel for n={n} points; it wants n of at least 1.")
+            raise BadInput(f"n must be at least 1, got {n}")
         device = None if generator is None else generator.device
         noise = torch.randn(n, 2, generator=generator, dtype=dtype, device=device)
         arm = torch.randint(self.arms, (n,), generator=generator, device=device)
@@ -91,8 +88,7 @@ class Pinwheel:
         """
         if z.ndim != 2 or z.shape[1] != 2 or not z.is_floating_point():
             raise BadInput(
-                f"the pinwheel was given {z.dtype} points of shape {tuple(z.shape)};"
-                " it wants floats of shape (B, 2)."
+                f"z must be floats of shape (B, 2), got {z.dtype} of shape {tuple(z.shape)}"
             )
         value: Tensor = _PinwheelLogProb.apply(z, self)  # type: ignore[no-untyped-call]
         return value
@@ -126,7 +122,7 @@ class _NoSecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        raise NotImplementedError("Pinwheel.log_prob has no second derivatives.")
+        raise NotImplementedError("Pinwheel.log_prob has no second derivatives")
 
 
 def _value_and_gradient(p: Pinwheel, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,12 @@
 
 A latent point `z` comes from a pinwheel with two arms, an observation is `x = g(z) + sigma * noise`
 with a fixed random network `g`. Everything here is small enough to know exactly: the pinwheel's
-density, and the posterior `p(z | x)` by summing cells of a grid. Samplers are judged against these.
+density, and the posterior `p(z | x)` by summing cells of a grid. Samplers are tested on these.
 """
 
 from __future__ import annotations
 
-__all__ = ["GridPosterior", "NeuralLikelihood", "Pinwheel", "ToyModel"]
+__all__ = ["GridPosterior", "NeuralLikelihood", "ToyModel"]
 
 import copy
 import math
@@ -31,9 +31,7 @@ class NeuralLikelihood(nn.Module):
     def __init__(self, seed: int = 0, sigma: float = 0.25) -> None:
         super().__init__()
         if sigma <= 0:
-            raise BadInput(
-                f"the toy likelihood was given sigma={sigma}; it wants a positive number."
-            )
+            raise BadInput(f"sigma must be positive, got {sigma}")
         self.sigma = sigma
         generator = torch.Generator().manual_seed(seed)
         widths = (2, 128, 128, 128, 2)
@@ -68,7 +66,7 @@ class ToyModel(nn.Module):
     def __init__(self, prior: Literal["pinwheel", "gaussian"] = "pinwheel", seed: int = 0) -> None:
         super().__init__()
         if prior not in ("pinwheel", "gaussian"):
-            raise BadInput(f"the toy was given prior={prior!r}; it wants 'pinwheel' or 'gaussian'.")
+            raise BadInput(f"prior must be 'pinwheel' or 'gaussian', got {prior!r}")
         self.prior = prior
         self.pinwheel = Pinwheel()
         self.likelihood = NeuralLikelihood(seed)
@@ -94,7 +92,7 @@ class ToyModel(nn.Module):
     ) -> GridPosterior:
         """The exact posterior of one observation `x`, (2,); see `grid_posteriors`."""
         if x.shape != (2,):
-            raise BadInput(f"grid_posterior was given x of shape {tuple(x.shape)}; it wants (2,).")
+            raise BadInput(f"x must have shape (2,), got {tuple(x.shape)}")
         return self.grid_posteriors(x[None], n, low, high)[0]
 
     @torch.no_grad()
@@ -108,11 +106,12 @@ class ToyModel(nn.Module):
         posterior mass outside is surely below 1e-6: it is at most the prior mass outside over the
         evidence, because the likelihood is at most 1.
         """
-        if x.ndim != 2 or x.shape[1] != 2 or n < 2 or not low < 0 < high:
-            raise BadInput(
-                f"the grid posterior was given x of shape {tuple(x.shape)}, n={n} and the box"
-                f" [{low}, {high}]; it wants (B, 2), n of at least 2 and a box around 0."
-            )
+        if x.ndim != 2 or x.shape[1] != 2:
+            raise BadInput(f"x must have shape (B, 2), got {tuple(x.shape)}")
+        if n < 2:
+            raise BadInput(f"n must be at least 2, got {n}")
+        if not low < 0 < high:
+            raise BadInput(f"the box must contain 0, got [{low}, {high}]")
         model = copy.deepcopy(self).double()
         x = x.double()
         done: dict[int, GridPosterior] = {}
@@ -131,8 +130,8 @@ class ToyModel(nn.Module):
                 return [done[i] for i in range(len(x))]
             if high - low > 40:
                 raise BadInput(
-                    "grid_posteriors was given observations too far from anything the toy produces;"
-                    " it wants x near those of ToyModel.draw."
+                    "x must be near the observations of ToyModel.draw, got one whose posterior "
+                    "reaches beyond the largest grid"
                 )
             extra = math.ceil(n / 6)
             n, low, high = n + 2 * extra, low - extra * size, high + extra * size
@@ -206,7 +205,7 @@ def _lattice(n: int, low: float, high: float, device: torch.device) -> Tensor:
 def _split(
     model: ToyModel, x: Tensor, centers: Tensor, size: float, log_mass: Tensor
 ) -> GridPosterior:
-    """Quarter the cells that matter until the log-mass stands still."""
+    """Quarter the cells that matter until the log-mass has converged."""
     quarters = centers.new_tensor([[-1, -1], [-1, 1], [1, -1], [1, 1]]) / 4
     change = math.inf
     for _ in range(6):
@@ -223,5 +222,5 @@ def _split(
             mass = (log_mass - evidence).exp()
             return GridPosterior(model, x, centers, mass, size, float(evidence), change)
     raise Diverged(
-        f"the log-mass of the grid posterior at x={x.tolist()} still moves by {change:.1e}."
+        f"the log-mass of the grid posterior at x={x.tolist()} still changes by {change:.1e}"
     )

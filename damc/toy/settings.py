@@ -12,12 +12,12 @@ from damc.errors import BadInput
 
 @dataclass(frozen=True)
 class ToySettings:
-    """Every number of the toy job.
+    """Settings of the toy example.
 
     Attributes:
         iterations: rounds of sampling, moving and learning.
-        kernel: "jump", adjusted Langevin moves, each followed by a proposal from the prior;
-            "langevin", the paper's; "mala", the paper's move with accept or reject.
+        kernel: "independence", MALA moves, each followed by an independence proposal from the
+            prior; "langevin", the paper's; "mala", the paper's moves with accept or reject.
         step_size: s of the kernel.
         steps: T, moves of each training chain.
         long_step_size: s of the long Langevin chains.
@@ -29,8 +29,8 @@ class ToySettings:
         p_uncond: share of each batch that is learned without its x.
         start_solver, start_steps: how the copy is sampled to start chains.
         embedding, capacity, widths: sizes of the sampler's network.
-        solver, solver_steps, gamma: how the sampler is sampled when it is judged and drawn.
-        heldout: observations that judge the sampler.
+        solver, solver_steps, gamma: how the sampler is sampled for the table and the pictures.
+        heldout: observations that the sampler is tested on.
         samples: points for each of them, of every kind.
         extra_steps: kernel moves after q in the second row of the table.
         long_steps: moves of the long Langevin chains.
@@ -41,7 +41,7 @@ class ToySettings:
     """
 
     iterations: int = 500
-    kernel: Literal["jump", "langevin", "mala"] = "jump"
+    kernel: Literal["independence", "langevin", "mala"] = "independence"
     step_size: float = 0.12
     steps: int = 10
     long_step_size: float = 0.1
@@ -71,14 +71,10 @@ class ToySettings:
     pooled: int = 2000
 
     def __post_init__(self) -> None:
-        if self.kernel not in ("jump", "langevin", "mala"):
-            raise BadInput(
-                f"the toy was given kernel={self.kernel!r}; it wants jump, langevin or mala."
-            )
+        if self.kernel not in ("independence", "langevin", "mala"):
+            raise BadInput(f"kernel must be independence, langevin or mala, got {self.kernel!r}")
         # c2st splits the points in 5 folds, and a density estimate in the plane needs 3 points.
         least = {"heldout": 1, "samples": 5, "shown": 1, "drawn": 1, "pooled": 3, "iterations": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
-                raise BadInput(
-                    f"the toy was given {name}={getattr(self, name)}; it wants at least {low}."
-                )
+                raise BadInput(f"{name} must be at least {low}, got {getattr(self, name)}")

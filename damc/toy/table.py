@@ -1,4 +1,4 @@
-"""The toy example's table: samples of several kinds judged against exact ones."""
+"""The toy example's table: samples of several kinds compared with exact ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Row:
 
     Attributes:
         name: which samples.
-        c2st: accuracy of a classifier that tells them from exact ones, mean over the observations;
-            0.5 is chance.
+        c2st: accuracy of the better of two classifiers that tell them from exact ones, mean over
+            the observations; a second exact set has its own row, the level to compare with.
         c2st_sd: standard deviation of that accuracy over the observations.
         energy_distance: mean over the observations.
         gradients: log-density gradients spent for one sample.
@@ -47,7 +47,7 @@ def compare(
     gradients: int = 0,
     seconds: float = 0.0,
 ) -> Row:
-    """Judges samples z against exact ones, both (G, n, 2) for G observations."""
+    """Compares samples z with exact ones, both (G, n, 2) for G observations."""
     accuracy = c2st_many(z, exact, generator=generator)
     distance = [energy_distance(a, b) for a, b in zip(z, exact, strict=True)]
     return Row(

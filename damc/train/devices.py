@@ -1,18 +1,64 @@
-"""Where training computes: devices, processes and precision, through lightning-fabric."""
+"""Where training computes: one process by torch itself, several through lightning-fabric."""
 
 from __future__ import annotations
 
-__all__ = ["average", "open_fabric"]
+__all__ = ["OneProcess", "Place", "average", "open_place"]
 
+import contextlib
 import os
 import subprocess
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from damc.errors import BadInput
+
+PRECISIONS: dict[str, torch.dtype | None] = {"32-true": None, "bf16-mixed": torch.bfloat16}
+"""What is computed in 16 bits, by autocast, if anything; weights always have 32."""
+
+
+class Place(Protocol):
+    """What the training loop asks of the process it runs in; a `Fabric` has all of it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision to compute in."""
+
+    def barrier(self) -> None:
+        """Waits for the other processes."""
+
+
+@dataclass(frozen=True)
+class OneProcess:
+    """The only process, on one device."""
+
+    device: torch.device
+    low: torch.dtype | None = None
+    global_rank: ClassVar[int] = 0
+    world_size: ClassVar[int] = 1
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision to compute in."""
+        if self.low is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.low)
+
+    def barrier(self) -> None:
+        """There is nobody to wait for."""
 
 
 def average(gradients: list[Tensor]) -> None:
@@ -25,36 +71,67 @@ def average(gradients: list[Tensor]) -> None:
         g.copy_(part.view_as(g))
 
 
-def open_fabric(accelerator: str, devices: int | str, precision: Any) -> Any:
-    """lightning-fabric on the devices asked for, launched; torchrun's counts hold under torchrun.
+def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
+    """The device asked for; with several, or under torchrun, the processes are launched, too.
 
     Args:
-        accelerator: "auto", "cpu", "gpu", ...
-        devices: how many, or "auto".
-        precision: "32-true", "bf16-mixed", ...
+        accelerator: "auto" (the accelerator if there is one), "cpu", "gpu" (any accelerator), or
+            torch's name of one: "cuda", "mps", ...
+        devices: how many, or "auto", all accelerators; torchrun's count holds under torchrun.
+        precision: "32-true" or "bf16-mixed".
     """
-    from lightning_fabric import Fabric
-
-    if "bf16" in str(precision):
+    if precision not in PRECISIONS:
+        raise BadInput(f"precision must be {' or '.join(PRECISIONS)}, got {precision!r}")
+    if not (devices == "auto" or (isinstance(devices, int) and devices >= 1)):
+        raise BadInput(f"devices must be a number from 1 on or 'auto', got {devices!r}")
+    device = _device(accelerator)
+    if PRECISIONS[precision] is not None and device.type == "cpu":
         _check_bf16()
-    nodes = 1
     if torch.distributed.is_torchelastic_launched():
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        return _launch(device, local, int(os.environ["WORLD_SIZE"]) // local, precision)
+    if devices == "auto":
+        devices = 1 if device.type == "cpu" else torch.accelerator.device_count()
+    if devices == 1:
+        return OneProcess(device, PRECISIONS[precision])
+    return _launch(device, int(devices), 1, precision)
+
+
+def _device(accelerator: str) -> torch.device:
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    here = torch.device("cpu") if found is None else found
+    if accelerator == "cpu":
+        return torch.device("cpu")
+    if accelerator == "auto" or (accelerator == "gpu" and found is not None):
+        return here
+    if found is None or accelerator != found.type:
+        kinds = ["auto", "cpu", *([] if found is None else ["gpu", found.type])]
+        raise BadInput(
+            f"no such device: this machine has {', '.join(kinds[:-1])} and {kinds[-1]}, "
+            f"got {accelerator!r}"
+        )
+    return here
+
+
+def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> Place:
+    try:
+        from lightning_fabric import Fabric
+    except ImportError as error:
+        raise BadInput(
+            "training in several processes needs lightning-fabric: pip install 'damc[distributed]'"
+        ) from error
     try:
         fabric = Fabric(
-            accelerator=accelerator, devices=devices, num_nodes=nodes, precision=precision
+            accelerator=device.type, devices=devices, num_nodes=nodes, precision=precision
         )
     except (ValueError, RuntimeError) as error:
-        raise BadInput(f"no such device or precision: {error}") from error
+        raise BadInput(f"{devices} devices cannot be had: {error}") from error
     fabric.launch()
     return fabric
 
 
 def _check_bf16() -> None:
     # Some virtual machines claim bf16 instructions they then refuse, which kills the process.
-    if torch.accelerator.is_available():
-        return
     program = (
         "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); (a @ a).sum();"
         "torch.nn.Conv2d(8, 8, 3).bfloat16()(torch.ones(4, 8, 9, 9).bfloat16())"

@@ -5,7 +5,6 @@ Both yield `(x, index)`: images `(B, C, H, W)` in [-1, 1], and the number of eac
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput
+from damc.seeds import derive_seed
 
 if TYPE_CHECKING:
     from damc.data.images import Images
@@ -153,23 +153,20 @@ def _batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     per_epoch = len(images) // size
     order, epoch = torch.empty(0, dtype=torch.int64), -1
+    generator = torch.Generator()
     for k in itertools.count(start):
         if k // per_epoch != epoch:
             epoch = k // per_epoch
-            order = torch.randperm(len(images), generator=_generator("order", seed, epoch))
+            generator.manual_seed(derive_seed(seed, "order", epoch))
+            order = torch.randperm(len(images), generator=generator)
         at = k % per_epoch * size
         index = order[at : at + size][rank::world]
         x = images.batch(index)
         if flip:
-            heads = torch.rand(size, generator=_generator("flip", seed, k)) < 0.5
+            generator.manual_seed(derive_seed(seed, "flip", k))
+            heads = torch.rand(size, generator=generator) < 0.5
             x = torch.where(heads[rank::world, None, None, None], x.flip(-1), x)
         yield x, index
-
-
-def _generator(purpose: str, seed: int, number: int) -> torch.Generator:
-    # Hashed, so that (seed 0, epoch 1) and (seed 1, epoch 0) have nothing in common.
-    digest = hashlib.sha256(f"{purpose}:{seed}:{number}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def _to_unit(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """One flat loop over any learner: data in, steps, metrics, pictures, checkpoints, resume.
 
-Everything random in iteration k comes from generators seeded by (seed, k, rank), and batch k of
-the data depends on (seed, k) alone, so a run that stopped and went on is the run that never did.
+Everything random in iteration k comes from generators seeded by (seed, k, rank), dropout too, and
+batch k of the data depends on (seed, k) alone, so a run that stopped and went on is the run that
+never did.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from torch import Tensor
 from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_learner
-from damc.train.devices import average, open_fabric
+from damc.seeds import derive_seed, global_seed
+from damc.train.devices import Place, average, open_place
 from damc.train.feed import Stream, batches
 from damc.train.run import Run
 
@@ -48,11 +50,15 @@ def fit(
     hook_every: int = 500,
     accelerator: str = "auto",
     devices: int | str = 1,
-    precision: Any = "32-true",
+    precision: str = "32-true",
     tensorboard: bool = False,
     progress: bool = True,
 ) -> Learner:
     """Trains a learner up to `iterations`, going on where the run folder stopped.
+
+    The learner's modules are in training mode during an iteration, but for frozen ones such as EMA
+    copies, and in evaluation mode for the hook, for checkpoints and afterwards. torch's own random
+    state, from which dropout draws, is seeded for each iteration and given back after it.
 
     Args:
         learner: anything with `Learner.step`; it is trained in place and returned.
@@ -72,9 +78,10 @@ def fit(
         hook: called as ``hook(learner, run, iteration)`` every `hook_every` iterations and at
             the end, on the first process: pictures, evaluation.
         hook_every: see `hook`.
-        accelerator: "auto", "cpu", "gpu", ... as lightning-fabric takes it.
-        devices: how many, or "auto"; under torchrun its processes count.
-        precision: "32-true", "bf16-mixed", ... as lightning-fabric takes it.
+        accelerator: "auto" (an accelerator if there is one), "cpu", "gpu", or torch's name of one.
+        devices: how many, or "auto"; under torchrun its processes count. More than one needs
+            lightning-fabric, the extra ``damc[distributed]``.
+        precision: "32-true" or "bf16-mixed".
         tensorboard: also write the metrics as TensorBoard events into the folder.
         progress: show a progress bar.
 
@@ -95,7 +102,7 @@ def fit(
             "give a larger number"
         )
     source = open_data(data)
-    fabric = open_fabric(accelerator, devices, precision)
+    place = open_place(accelerator, devices, precision)
     folder = None
     if run is not None:
         settings = {
@@ -105,22 +112,23 @@ def fit(
             "data": {**_describe(source), **(origin or {})},
             "training": {"batch": batch, "seed": seed, "flip": flip},
         }
-        if fabric.global_rank == 0:
+        if place.global_rank == 0:
             folder = Run.create(run, settings)
-        fabric.barrier()
-    learner.to(fabric.device)
+        place.barrier()
+    learner.to(place.device)
     with contextlib.ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder.lock())
-        _resume(learner, Path(run) if run is not None else None, fabric)
+        _resume(learner, Path(run) if run is not None else None, place)
         if folder is not None:
             folder.truncate_metrics(learner.iteration)
         loop = _Loop(
-            learner, folder, fabric, iterations, seed, checkpoint_every, checkpoint_minutes, keep
+            learner, folder, place, iterations, seed, checkpoint_every, checkpoint_minutes, keep
         )
         loop.writer = _writer(folder) if tensorboard and folder is not None else None
-        feed = _feed(source, batch, seed, learner.iteration, fabric, flip)
+        feed = _feed(source, batch, seed, learner.iteration, place, flip)
         stopped = stack.enter_context(_finish_iteration_on_interrupt())
+        stack.callback(learner.eval)
         bar = stack.enter_context(_progress(learner, iterations, progress and loop.first))
         while learner.iteration < iterations:
             x, index = next(feed)
@@ -135,7 +143,7 @@ def fit(
             if stop:
                 raise KeyboardInterrupt
             if hook is not None and loop.first and (k % hook_every == 0 or k == iterations):
-                hook(learner, folder, k)
+                hook(learner.eval(), folder, k)
         if stopped.is_set():  # told during the last pictures, when everything was saved already
             raise KeyboardInterrupt
     return learner
@@ -180,27 +188,32 @@ class _Loop:
         self,
         learner: Learner,
         run: Run | None,
-        fabric: Any,
+        place: Place,
         iterations: int,
         seed: int,
         checkpoint_every: int,
         checkpoint_minutes: float,
         keep: int,
     ) -> None:
-        self.learner, self.run, self.fabric = learner, run, fabric
+        self.learner, self.run, self.place = learner, run, place
         self.iterations, self.seed, self.keep = iterations, seed, keep
         self.every, self.seconds = checkpoint_every, 60 * checkpoint_minutes
         self.started = self.saved = time.monotonic()
-        self.first: bool = fabric.global_rank == 0
-        self.generator = torch.Generator(fabric.device)
+        self.first: bool = place.global_rank == 0
+        self.generator = torch.Generator(place.device)
         self.writer: Any = None
+        _training_mode(learner)
 
     def step(self, x: Tensor, index: Tensor) -> dict[str, Tensor]:
         k = self.learner.iteration
-        self.generator.manual_seed(_mix(self.seed, k, self.fabric.global_rank))
+        device, rank = self.place.device, self.place.global_rank
+        self.generator.manual_seed(derive_seed(self.seed, "step", k, rank))
+        if not self.learner.training:  # after a hook or a checkpoint
+            _training_mode(self.learner)
         try:
-            with self.fabric.autocast():
-                return self.learner.step(x.to(self.fabric.device), index, self.generator)
+            # Modules of the user's, dropout above all, draw from torch's own state.
+            with self.place.autocast(), global_seed(derive_seed(self.seed, "own", k, rank), device):
+                return self.learner.step(x.to(device), index, self.generator)
         except Diverged as error:
             raise self._told(error, k) from error
 
@@ -221,9 +234,9 @@ class _Loop:
 
     def agree(self, stop: bool) -> bool:
         """Whether any process was told to stop: one that stops alone leaves the others waiting."""
-        if self.fabric.world_size == 1:
+        if self.place.world_size == 1:
             return stop
-        votes = torch.tensor(int(stop), device=self.fabric.device)
+        votes = torch.tensor(int(stop), device=self.place.device)
         torch.distributed.all_reduce(votes)
         return bool(votes)
 
@@ -253,11 +266,10 @@ class _Loop:
     def _probe(self, k: int) -> None:
         """Draws from the model: finite weights may be too large to compute with, and metrics are
         those from before the update."""
-        generator = torch.Generator(self.fabric.device).manual_seed(0)
-        try:
-            images = self.learner.sample(2, generator=generator)
-        except NotImplementedError:
+        generator = torch.Generator(self.place.device).manual_seed(0)
+        if not self.learner.sources:
             return
+        images = self.learner.eval().sample(2, generator=generator)
         if not bool(torch.isfinite(images).all()):
             raise Diverged(f"samples of the model are not finite after iteration {k}")
 
@@ -271,6 +283,19 @@ class _Loop:
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
 
 
+def _training_mode(learner: Learner) -> None:
+    """Training mode for what learns; a module all of whose weights are frozen is only used."""
+    learner.train()
+    parts = [*learner.children()]
+    while parts:
+        part = parts.pop()
+        weights = [weight.requires_grad for weight in part.parameters()]
+        if weights and not any(weights):
+            part.eval()
+        else:
+            parts += part.children()
+
+
 def _begun(run: str | Path | None) -> bool:
     """Whether a run folder has something to go on with."""
     if run is None or not (Path(run) / "config.json").is_file():
@@ -278,15 +303,15 @@ def _begun(run: str | Path | None) -> bool:
     return bool(Run.open(run).checkpoints())
 
 
-def _resume(learner: Learner, path: Path | None, fabric: Any) -> None:
+def _resume(learner: Learner, path: Path | None, place: Place) -> None:
     if path is not None and _begun(path):
         checkpoint = Run.open(path).load()
         _load_weights(learner, checkpoint.weights, path)
         learner.load_resume_state(checkpoint.resume)
-    if fabric.world_size > 1:
+    if place.world_size > 1:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
-        learner.synchronize = average
+        learner.average_gradients(average)
 
 
 def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> None:
@@ -299,9 +324,9 @@ def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> N
 
 
 def _feed(
-    source: Images | Stream, batch: int, seed: int, start: int, fabric: Any, flip: bool
+    source: Images | Stream, batch: int, seed: int, start: int, place: Place, flip: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    ranks = {"rank": fabric.global_rank, "world": fabric.world_size}
+    ranks = {"rank": place.global_rank, "world": place.world_size}
     if isinstance(source, Stream):
         if flip:
             raise BadInput("flip is for images; an iterable of batches flips its own")
@@ -324,7 +349,7 @@ def _writer(run: Run) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BadInput("tensorboard is not installed: pip install -e '.[tensorboard]'") from error
+        raise BadInput("tensorboard is not installed: pip install 'damc[tensorboard]'") from error
     writer: Any = SummaryWriter  # it has types where tensorboard is installed, and none elsewhere
     return writer(str(run.path))
 
@@ -379,14 +404,3 @@ def _health(values: dict[str, float]) -> str:
         "fake_logit": "fake",
     }
     return " ".join(f"{short[k]} {v:.3g}" for k, v in values.items() if k in short)
-
-
-def _mix(*numbers: int) -> int:
-    """One 63-bit seed from several numbers (the finaliser of splitmix64, folded over them)."""
-    h = 0
-    for n in numbers:
-        h = (h + n + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        h ^= h >> 31
-    return h >> 1

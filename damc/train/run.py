@@ -6,10 +6,11 @@ RUN/metrics.jsonl                                 one JSON record a line
 RUN/checkpoints/00001234/weights.safetensors      the networks
 RUN/checkpoints/00001234/resume.safetensors       the tensors of the resume state
 RUN/checkpoints/00001234/resume.json              the rest of it, and the digests of both files
-RUN/lock                                          held while a process trains
+RUN/lock, RUN/lock.pid                            held while a process trains, and its number
 ```
 Everything is written as `damc.files` writes, so a process that is killed at any moment leaves a
-folder that resumes.
+folder that resumes. `torch.save` is not used because it pickles, and a run folder may come from
+somebody else.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from damc import files
@@ -36,7 +38,7 @@ from damc.files import load_weights, pack, unpack
 
 __all__ = ["FORMAT", "Checkpoint", "Run", "load_weights", "pack", "unpack"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout above; a folder of another version is refused, not guessed at."""
 
 
@@ -114,30 +116,24 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for training, and clear away what a killed process left behind."""
-        import fcntl  # POSIX only, and only training needs it
-
+        # The number stands in a file of its own: Windows lets nobody read a locked one.
+        lock, holder = FileLock(self.path / "lock"), self.path / "lock.pid"
         with files.on_disk("write in", self.path):
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                raise BadInput(
+                    f"{self.path} is being trained by process {_first_line(holder)}"
+                ) from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-                raise BadInput(f"{self.path} is being trained by process {pid}") from None
-            except OSError as error:
-                raise BadInput(f"could not lock {self.path}: {error.strerror}") from error
+            files.write_atomically(holder, f"{os.getpid()}\n")
             with files.on_disk("write in", self.path):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
                 self._clear_leftovers()
-            try:
-                yield
-            finally:
-                os.ftruncate(descriptor, 0)
-                # A forked data worker shares the lock: closing alone would leave it held.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            yield
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # a number that stays is overwritten by the next holder
+                holder.unlink()
+            lock.release()
 
     def save(
         self, iteration: int, weights: Mapping[str, Tensor], resume: Any, *, keep: int = 3
@@ -325,6 +321,13 @@ def _discard(folder: Path) -> None:
     trash = files.temporary_beside(folder)
     folder.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)  # what stays is cleared at the next `lock`
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

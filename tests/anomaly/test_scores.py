@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,9 @@ class Blur(Learner):
     """Reconstructs an image as half of itself: errors grow with what is in it."""
 
     name = "blur"
+    inference = "encoder"
 
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def reconstruct(self, x: Tensor, **options: Any) -> Tensor:
         return x / 2
 
 
@@ -120,9 +120,7 @@ def test_an_image_moved_a_little_errs_in_proportion_to_its_detail() -> None:
     x, other = (torch.stack(rows)[:, None, None].expand(3, 1, 48, 48) for rows in (waves, moved))
 
     class Aside(Blur):
-        def reconstruct(
-            self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-        ) -> Tensor:
+        def reconstruct(self, x: Tensor, **options: Any) -> Tensor:
             return other
 
     error, detail = error_and_detail(Aside(), x)

@@ -21,7 +21,7 @@ import pytest
 
 NURSERY = """
 import json, os, resource, sys, traceback
-import lightning_fabric, matplotlib.figure, torch, tqdm, tyro
+import matplotlib.figure, torch, tqdm, tyro
 import damc.cli, damc.report.plots, damc.tasks.training, damc.tasks.demo
 
 # The first figure looks for fonts, which takes longer than drawing it.

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import damc as library
+from damc import DAMC
 from damc.cli import COMMANDS
 from damc.data import heldout_split, load_images
 from damc.learn.presets import PRESETS
@@ -68,7 +69,7 @@ def test_train_leaves_a_whole_run_folder(trained: Any) -> None:
 
 def test_train_prints_what_it_wrote(trained: Any) -> None:
     table = results(trained.folder)
-    assert table["judged_on"] == "test images" and table["images"] == 359
+    assert table["evaluated_on"] == "test images" and table["images"] == 359
     assert f"{table['mse']:.4g}" in trained.outcome.out
     for name in re.findall(r"trained/\S+", trained.outcome.out):
         assert (trained.folder.parent / name).exists(), name
@@ -148,14 +149,14 @@ def test_a_class_is_held_out(damc: Any, trained: Any, tmp_path: Path) -> None:
     assert other.code == 2 and "heldout differs" in other.err
 
 
-def test_a_folder_without_test_images_is_judged_on_its_own(
+def test_a_folder_without_test_images_is_evaluated_on_its_own(
     damc: Any, trained: Any, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "x.npy", load_images("digits").batch(torch.arange(20)).numpy())
     words = ["train", "digits-small", "--iterations", 1, "--data", "x.npy", *trained.tiny]
     assert damc(*words, "--run", "run", cwd=tmp_path).code == 0
     table = results(tmp_path / "run")
-    assert table["judged_on"] == "training images" and "no split 'test'" in table["note"]
+    assert table["evaluated_on"] == "training images" and "no split 'test'" in table["note"]
     # The run knows where its images were, from any working folder.
     assert damc("reconstruct", tmp_path / "run", cwd=trained.folder).code == 0
 
@@ -164,7 +165,7 @@ def test_presets_counts_the_networks_that_are_built(damc: Any, tmp_path: Path) -
     assert damc("presets", "--out", tmp_path).code == 0
     rows = {row["preset"]: row for row in results(tmp_path)["presets"]}
     assert list(rows) == list(PRESETS)
-    learner = PRESETS["digits-small"].learner()
+    learner = DAMC.from_preset("digits-small")
     count = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, module in count.items():
         assert rows["digits-small"][name] == sum(p.numel() for p in module.parameters())

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from damc import DAMC
+from damc.data import load_images
 from damc.errors import BadInput
-from damc.learn.presets import find_preset
+from damc.learn.presets import PRESETS, find_preset
 from damc.tasks import cost as module
 from damc.tasks.cost import Cost, Timing, cost
 
@@ -20,7 +22,7 @@ def test_the_command_counts_and_times(damc: Any, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "results.json").read_text())
     rows = {row["of"]: row for row in found["table"]}
-    learner = find_preset("digits-small").learner()
+    learner = DAMC.from_preset("digits-small")
     parts = {"decoder": learner.model.decoder, "denoiser": learner.amortizer.denoiser}
     for name, part in parts.items():
         assert rows[name]["parameters"] == sum(p.numel() for p in part.parameters())
@@ -89,8 +91,18 @@ def test_bad_input(damc: Any, tmp_path: Path) -> None:
     for words in ({"batch": 0}, {"train_batch": 0}, {"rounds": 0}, {"images": 0}):
         with pytest.raises(BadInput, match="at least 1"):
             cost(find_preset("digits-small"), **words)
-    with pytest.raises(BadInput, match="budget is -1"):
+    with pytest.raises(BadInput, match="budget must be 0 seconds or more, got -1"):
         cost(find_preset("digits-small"), budget=-1)
     done = damc("cost", "digit-small", cwd=tmp_path)
     assert done.code == 2 and "did you mean 'digits-small'" in done.err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_an_epoch(name: str) -> None:
+    assert module._TRAINING_IMAGES.get(PRESETS[name].data) is not None
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist-5k"])
+def test_embedded_data_are_counted_right(data: str) -> None:
+    assert module._TRAINING_IMAGES[data] == len(load_images(data))

@@ -145,7 +145,7 @@ def test_bad_input_is_one_sentence(
     refused(copied, pictures, said="only damaged checkpoints")
 
 
-def test_a_method_without_reconstructions_is_judged_by_its_own_score(
+def test_a_method_without_reconstructions_is_scored_by_its_own_score(
     damc: Any, tmp_path: Path
 ) -> None:
     words = ["train", "digits-small", "--method", "meg", "--iterations", 2, "--run", tmp_path / "m"]

@@ -57,8 +57,8 @@ def test_the_table_against_independent_formulas(damc: Any, copied: Path, tmp_pat
     train = load_images("digits", split="train")
     features = choose_features("pixel-pca", train)
     real = features(train.batch(torch.arange(500)))
-    names = {"amortizer": "DAMC, amortizer", "gaussian": "N(0, I) decoded"}
-    names["energy"] = "LEBM, 2 Langevin steps"
+    names = {"amortizer": "damc, amortizer", "gaussian": "damc, N(0, I)"}
+    names["energy"] = "damc, 2 Langevin steps"
     for source, name in names.items():
         drawn = features(generate(learner, 100, source=source, seed=3))
         frechet = value[name, "pixel-PCA-16 Frechet distance"]
@@ -73,12 +73,12 @@ def test_the_table_against_independent_formulas(damc: Any, copied: Path, tmp_pat
     error = value["reconstruction, 1 steps", "MSE per pixel"]
     assert error == pytest.approx(float(mse(x, y).mean()), rel=1e-4)
     assert f"{error:.4g}" in done.out and first["reconstruction"]["images"] == 50
-    record = first["distances"]["DAMC, amortizer"][0]
+    record = first["distances"]["damc, amortizer"][0]
     assert record["split"] == "train, the first 500 images" and record["real_images"] == 500
     assert record["features_hash"] == features.hash
 
     report = (copied / "report.html").read_text()
-    assert "Evaluation" in report and f"DAMC, amortizer: {record['name']}" in report
+    assert "Evaluation" in report and f"damc, amortizer: {record['name']}" in report
 
     # Again: the real images' statistics are those of the cache, and the numbers the same.
     files = sorted((tmp_path / "cache").iterdir())
@@ -93,20 +93,30 @@ class Copyist(Learner):
     """Draws training images, dimmed by a factor."""
 
     name = "copyist"
+    inference = "encoder"
 
     def __init__(self, images: Tensor, factor: float) -> None:
         super().__init__()
         self.images, self.factor = images, nn.Parameter(torch.tensor(factor))
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         chosen = torch.randint(len(self.images), (n,), generator=generator)
         return (self.images[chosen] + 1) * self.factor.detach() - 1
 
-    def reconstruct(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def reconstruct(
+        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
+    ) -> Tensor:
         return (x + 1) * self.factor.detach() - 1
 
 
-def test_a_perfect_sampler_is_told_from_a_dim_one(tmp_path: Path) -> None:
+def test_a_perfect_sampler_is_better_than_a_dim_one(tmp_path: Path) -> None:
     train, unseen = (load_images("digits", split=name) for name in ("train", "test"))
     features = choose_features("pixel-pca", train)
     found = {}
@@ -129,7 +139,10 @@ def test_what_cannot_be_evaluated(damc: Any, trained: Any, copied: Path, tmp_pat
     refused(damc(*words, env=home), "no Inception network", "DAMC_INCEPTION", "pixel-pca")
     (tmp_path / "net.pt").write_bytes(b"another network")
     refused(damc(*words, "--inception", tmp_path / "net.pt"), "SHA-256")
-    refused(damc(*words, *PIXELS, "--inception", tmp_path / "net.pt"), "need no file")
+    refused(
+        damc(*words, *PIXELS, "--inception", tmp_path / "net.pt"),
+        "must be inception where its file is given",
+    )
     refused(damc(*words, "--features", "pixel-pca", "--n", 2), "at least 3")
     refused(damc(*words, *PIXELS, "--reconstruct", 0), "at least 1")
     assert not (copied / "evaluate").exists()
@@ -139,7 +152,7 @@ def test_what_cannot_be_evaluated(damc: Any, trained: Any, copied: Path, tmp_pat
     refused(damc(*words, *PIXELS), "trained from Python")
 
 
-def test_data_without_a_test_split_wants_unseen_images(
+def test_data_without_a_test_split_needs_unseen_images(
     damc: Any, trained: Any, tmp_path: Path
 ) -> None:
     x = load_images("digits").batch(torch.arange(60)).numpy()
@@ -152,7 +165,7 @@ def test_data_without_a_test_split_wants_unseen_images(
     done = damc(*words, "--unseen", "test.npy", cwd=tmp_path)
     assert done.code == 0, done.err
     found = results(tmp_path / "run")
-    assert found["judged_on"] == "the images given" and found["reconstruction"]["images"] == 20
+    assert found["evaluated_on"] == "the images given" and found["reconstruction"]["images"] == 20
     assert "too few" in found["notes"][0] and "too few" in done.out
 
 
@@ -161,7 +174,7 @@ def test_a_report_shows_measurements_of_its_own_weights_only(tmp_path: Path) -> 
     keep(tmp_path / "b" / "c", 20, Section("Old"))
     assert kept(tmp_path, 30) == [Section("New", settings={"k": "v"})]
     (tmp_path / "a" / "section.json").write_text('{"iteration": 30')
-    with pytest.raises(BadInput, match="damaged: measure again"):
+    with pytest.raises(BadInput, match="damaged: remove it, or measure again"):
         kept(tmp_path, 30)
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from damc.inversion.stylegan_encoder import StyleEncoder
 
-GAN = ["--size", 8, "--width", 8, "--widest", 8, "--style", 4, "--batch", 8, "--judged", 40]
+GAN = ["--size", 8, "--width", 8, "--widest", 8, "--style", 4, "--batch", 8, "--samples", 40]
 TINY = ["--batch", 8, "--set", "encoder_iterations=1", "warmup_iterations=1", "posterior_steps=2"]
 
 
@@ -45,14 +45,14 @@ def refused(outcome: Any, *words: str) -> None:
 def test_methods_write_codes_tables_and_pictures(
     damc: Any, trained: Path, tmp_path: Path, method: str
 ) -> None:
-    words = ["invert", "--generator", trained, "--method", method, "--n", 5, "--out", tmp_path]
+    words = ["invert", "--decoder", trained, "--method", method, "--n", 5, "--out", tmp_path]
     done = damc(*words, "--iterations", 3)
     assert done.code == 0, done.err
     codes = np.load(tmp_path / "codes.npy")
     assert codes.shape == (5, 16) and np.isfinite(codes).all()
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["method"] == method and found["images"] == 5
-    assert found["judged_on"] == "test images"
+    assert found["evaluated_on"] == "test images"
     assert found["perceptual_network"] == "none, pixels alone"
     with (tmp_path / "inversions.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -65,57 +65,70 @@ def test_methods_write_codes_tables_and_pictures(
 
 def test_opt_needs_the_decoder_alone(damc: Any, gan: Path, tmp_path: Path) -> None:
     for decoder in (gan, gan / "decoder.safetensors"):
-        words = ["invert", "--generator", decoder, "--method", "opt", "--own", 3]
+        words = ["invert", "--decoder", decoder, "--method", "opt", "--decoder-images", 3]
         done = damc(*words, "--out", tmp_path, "--iterations", 20, "--rate", 0.1)
         assert done.code == 0, done.err
         found = json.loads((tmp_path / "results.json").read_text())
         assert found["mse"] < found["start_mse"]
-        assert found["judged_on"] == "the decoder's own images"
+        assert found["evaluated_on"] == "the decoder's own images"
 
 
 def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Path) -> None:
-    words = ["invert", "--generator", gan, "--n", 2, "--iterations", 1, "--train-iterations", 1]
+    words = ["invert", "--decoder", gan, "--n", 2, "--iterations", 1, "--train-iterations", 1]
     words += ["--method", "enc"]
     done = damc(*words, "--out", tmp_path)
     assert done.code == 0, done.err
-    assert "training them in" in done.out and (gan / "inversion" / "config.json").is_file()
+    assert (
+        "training the learned parts of enc in" in done.out
+        and (gan / "inversion" / "config.json").is_file()
+    )
     again = damc(*words, "--out", tmp_path / "again")
     assert again.code == 0 and "training" not in again.out
     codes = [np.load(folder / "codes.npy") for folder in (tmp_path, tmp_path / "again")]
     assert np.array_equal(*codes)
     # An encoder alone is no sampler: the training goes on, and is not taken for finished.
     longer = [*words, "--method", "damc", "--train-iterations", 2]
-    refused(damc(*longer, "--out", tmp_path / "damc"), "its encoder alone", "iteration 1000")
-    refused(damc("invert", "--generator", gan / "inversion", "--n", 1), "2 iterations", "damc")
+    refused(
+        damc(*longer, "--out", tmp_path / "damc"),
+        "trained the encoder alone",
+        "more than 1000 iterations",
+    )
+    refused(damc("invert", "--decoder", gan / "inversion", "--n", 1), "got 2", "damc")
 
 
 def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path: Path) -> None:
-    words = ["invert", "--generator", trained, "--out", tmp_path / "out"]
+    words = ["invert", "--decoder", trained, "--out", tmp_path / "out"]
     np.save(tmp_path / "large.npy", np.zeros((2, 9, 9), np.uint8))
     refused(damc(*words, tmp_path / "large.npy"), "1x9x9", "1x8x8", "--resize")
     np.save(tmp_path / "nan.npy", np.full((2, 1, 8, 8), np.nan, np.float32))
     refused(damc(*words, tmp_path / "nan.npy"), "nan")
-    refused(damc(*words, "--method", "enc", "--samples", 3), "no posterior samples")
-    refused(damc(*words, "--own", 0), "at least 1")
-    refused(damc(*words, "--vgg", "vgg16.pth"), "has its own")
-    refused(damc("train-inversion", trained, "--run", tmp_path / "run"), "is an inversion run")
+    refused(
+        damc(*words, "--method", "enc", "--samples", 3), "must be damc to draw posterior samples"
+    )
+    refused(damc(*words, "--decoder-images", 0), "at least 1")
+    refused(
+        damc(*words, "--vgg", "vgg16.pth"), "encoder and vgg must be left out for an inversion run"
+    )
+    refused(damc("train-inversion", trained, "--run", tmp_path / "run"), "got the inversion run")
     refused(
         damc("train-inversion", gan, "--run", tmp_path / "run", "--set", "color=red"), "no setting"
     )
     # Decoders of another kind, of another architecture, damaged, or not finite.
-    refused(damc("invert", "--generator", tmp_path / "none.pth"), "no weights file")
+    refused(damc("invert", "--decoder", tmp_path / "none.pth"), "got no file at")
     encoder = StyleEncoder(8, 1, style=4, base=4, widest=8).state_dict()
     save_file(encoder, tmp_path / "encoder.safetensors")
-    refused(damc("invert", "--generator", tmp_path / "encoder.safetensors"), "lacks the key")
+    refused(damc("invert", "--decoder", tmp_path / "encoder.safetensors"), "must have the key")
     file = gan / "decoder.safetensors"
     (tmp_path / "cut.safetensors").write_bytes(file.read_bytes()[:1000])
-    refused(damc("invert", "--generator", tmp_path / "cut.safetensors"), "truncated")
+    refused(damc("invert", "--decoder", tmp_path / "cut.safetensors"), "truncated")
     from damc.files import load_weights
 
     weights = load_weights(file)
     weights["synthesis.layer0.const"][0, 0, 0, 0] = torch.nan
     save_file(weights, tmp_path / "nan.safetensors")
-    refused(damc("invert", "--generator", tmp_path / "nan.safetensors"), "not finite")
-    refused(damc("invert", "--generator", file, "--own", 2), "train-inversion", "--run DIR")
-    refused(damc("invert", "--generator", file, "--method", "opt"), "say which")
+    refused(damc("invert", "--decoder", tmp_path / "nan.safetensors"), "must have finite values")
+    refused(
+        damc("invert", "--decoder", file, "--decoder-images", 2), "train-inversion", "--run DIR"
+    )
+    refused(damc("invert", "--decoder", file, "--method", "opt"), "images must be given")
     assert not (tmp_path / "out").exists() and not (tmp_path / "run").exists()

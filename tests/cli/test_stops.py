@@ -1,4 +1,4 @@
-"""Training that is stopped, killed or disputed goes on as if nothing had happened."""
+"""Training that is stopped, killed or disputed is resumed as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ def test_ctrl_c_saves_and_says_where_to_go_on(
     saved = newest(run)
     assert 10 <= saved < 30
     last = done.err.strip().splitlines()[-1]
-    assert last.startswith("damc: stopped;") and f"iteration {saved}" in last and str(run) in last
+    assert (
+        last.startswith("damc: stopped at")
+        and f"checkpoint {saved} in" in last
+        and str(run) in last
+    )
     assert "Traceback" not in done.err
     if number == signal.SIGINT:
         assert damc(*words).code == 0
@@ -112,6 +116,6 @@ def test_ctrl_c_in_a_table_of_several_processes_saves_every_cell(
         until(lambda: any(path.stat().st_size for path in tmp_path.rglob("metrics.jsonl")))
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does, to the whole group
         _, told = started.communicate(timeout=60)
-    assert started.returncode == 130 and b"goes on" in told
+    assert started.returncode == 130 and b"resumes it" in told
     (run,) = (path.parent for path in tmp_path.rglob("metrics.jsonl"))
     assert 10 <= newest(run) < 400

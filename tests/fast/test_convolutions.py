@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[nn.Module, int]] = {
     "product, stride 3, no bias": (nn.ConvTranspose2d(5, 3, (5, 3), (3, 1), (1, 0), bias=False), 6),
     "product, kernel below stride": (nn.ConvTranspose2d(5, 3, 2, 3), 6),
     "transposed": (nn.ConvTranspose2d(5, 20, 4, 2, 1), 6),
+    "output padding": (nn.ConvTranspose2d(4, 5, 5, 2, 2, output_padding=1), 6),
     "shuffle": (nn.PixelShuffle(2), 6),
 }
 LEFT_TO_AUTOGRAD = {
@@ -28,7 +29,7 @@ LEFT_TO_AUTOGRAD = {
     "circular": nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
     "even kernel": nn.Conv2d(4, 4, 2, padding="same"),
     "more padding than kernel": nn.Conv2d(4, 4, 1, padding=2),
-    "output padding": nn.ConvTranspose2d(4, 4, 3, 2, output_padding=1),
+    "transposed, dilation": nn.ConvTranspose2d(4, 4, 3, 2, dilation=2),
 }
 
 

@@ -1,4 +1,4 @@
-"""Pulled-back gradients are autograd's, and the still targets built from them are the targets."""
+"""Pulled-back gradients are autograd's, layer by layer and network by network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from damc import EnergyPrior, Langevin, LatentModel
-from damc.density import still, value_and_grad
+from damc.density import value_and_grad
+from damc.fast.frozen import frozen
 from damc.fast.gradients import pullback, without_shuffle
 from damc.nets import (
     DECODERS,
@@ -17,6 +18,14 @@ from damc.nets import (
     mlp_decoder,
     mlp_energy,
 )
+
+
+class Squares(nn.Module):
+    """A layer that has no rule."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.square()
+
 
 LAYERS = [
     nn.Linear(4, 3),
@@ -56,12 +65,12 @@ def test_the_energys_gradient_needs_no_graph(activation: str, spectral_norm: boo
     prior = EnergyPrior(energy)
     z = torch.randn(9, 5, dtype=torch.float64)
     for ours, autograds in zip(
-        value_and_grad(still(prior), z), value_and_grad(prior.log_prob, z), strict=True
+        value_and_grad(frozen(prior), z), value_and_grad(prior.log_prob, z), strict=True
     ):
         torch.testing.assert_close(ours, autograds)
 
 
-def test_a_still_target_knows_the_weights_of_its_run() -> None:
+def test_a_frozen_target_knows_the_weights_of_its_run() -> None:
     energy = mlp_energy(3, (4,))
     prior, z = EnergyPrior(energy), torch.zeros(2, 3)
     before, _ = Langevin(0.1, 1, noise=False).run(z, prior)
@@ -78,7 +87,8 @@ def test_a_still_target_knows_the_weights_of_its_run() -> None:
         mlp_decoder(4, (1, 8, 8), (6,)),
         mlp_decoder(4, (3, 8, 6), (6,)),  # whose last linear layer makes maps
         mlp_conv_decoder(4, (3, 8, 8), HYBRIDS["quarter"], (6,), 2),
-        nn.Linear(4, 10),  # no Sequential: autograd throughout
+        nn.Linear(4, 10),
+        Squares(),  # no rule: autograd throughout
     ],
 )
 @pytest.mark.parametrize("energy", [True, False])
@@ -86,7 +96,7 @@ def test_the_posteriors_gradient_is_that_of_the_joint(decoder: nn.Module, energy
     model = LatentModel(decoder, mlp_energy(4, (5,)) if energy else None, 4, 0.3).double()
     z = torch.randn(6, 4, dtype=torch.float64)
     x = torch.randn_like(model.decoder(z).detach())
-    ours = value_and_grad(still(model.posterior(x)), z)
+    ours = value_and_grad(frozen(model.posterior(x)), z)
     autograds = value_and_grad(lambda z: model.log_joint(z, x), z)
     for a, b in zip(ours, autograds, strict=True):
         torch.testing.assert_close(a, b)
@@ -106,7 +116,7 @@ def test_an_energy_of_the_users_own_goes_through_autograd() -> None:
             return z.pow(4).sum(1)
 
     z = torch.randn(5, 2)
-    _, grad = value_and_grad(still(EnergyPrior(Own())), z)
+    _, grad = value_and_grad(frozen(EnergyPrior(Own())), z)
     torch.testing.assert_close(grad, -z - 4 * z.pow(3))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,18 +15,19 @@ from benchmarks.check import below
 from benchmarks.growth import straight_line
 from benchmarks.timing import compared, count_flops
 from damc import DAMC, Amortizer, EnergyPrior, Langevin, LatentModel
-from damc.learn.damc import Settings
+from damc.distillation import amortizer_step
+from damc.learn.damc import DAMCSettings
 from damc.nets import DownLayer, UpLayer, conv_decoder, conv_encoder, mlp_energy
 from tests.reference.learning import PlainDAMC, langevin
 
-QUICK = Settings(
+QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=2, ema_rate=0.5
 )
 X = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(8)
 
 
-def make(settings: Settings = QUICK) -> DAMC:
+def make(settings: DAMCSettings = QUICK) -> DAMC:
     torch.manual_seed(0)
     decoder = conv_decoder(4, (UpLayer(2, 4), UpLayer(None, 4, 2)), 1, width=2)
     model = LatentModel(decoder, mlp_energy(4, (6, 6)), 4, settings.sigma)
@@ -111,7 +113,7 @@ def test_a_run_waits_once_however_long_it_is() -> None:
     assert [waits(lambda n=n: Langevin(0.1, n).run(z, prior)) for n in (1, 50)] == [1, 1]
 
 
-@pytest.mark.parametrize("solver", ["ancestral", "ddim", "multistep", "heun"])
+@pytest.mark.parametrize("solver", ["ancestral", "ddim", "multistep"])
 def test_sampling_never_waits(solver: str) -> None:
     q = Amortizer(2, nn.Identity(), embedding=4, widths=(8, 8, 8))
     assert waits(lambda: q.sample(x=torch.ones(3, 4), solver=solver, steps=6)) == 0
@@ -121,7 +123,8 @@ def test_sampling_never_waits(solver: str) -> None:
 def test_an_iteration_waits_only_for_the_verdict_on_its_two_chains(decay: str) -> None:
     learner = make(replace(QUICK, decay=decay, horizon=9))
     learner.step(X, INDEX, seeded())
-    assert waits(lambda: learner.step(X, INDEX, seeded())) == 2
+    # The EMA copy's counter is read too, on the CPU wherever the weights are: no wait.
+    assert waits(lambda: learner.step(X, INDEX, seeded())) - waits(learner.ema.update) == 2
 
 
 def test_updates_without_the_encoder_share_one_pass_and_leave_it_alone() -> None:
@@ -130,7 +133,16 @@ def test_updates_without_the_encoder_share_one_pass_and_leave_it_alone() -> None
     assert encoder is not None
     hook = encoder.register_forward_hook(lambda module, x, y: rows.append(len(x[0])))
     z = torch.randn(8, 4)
-    learner.update_phi(X, z, 5, seeded())
+    amortizer_step(
+        learner.amortizer,
+        z,
+        X,
+        step=partial(learner.update, "amortizer"),
+        updates=5,
+        p_uncond=0.25,
+        encoder_updates=2,
+        generator=seeded(),
+    )
     hook.remove()
     assert rows == [8, 6, 6]
     before = [p.detach().clone() for p in encoder.parameters()]

@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 
 from damc.data import load_images
 from damc.errors import BadInput
-from damc.inversion.invert import figures, invert_images, open_source, own_images, write_found
+from damc.inversion.invert import decoder_images, figures, invert_images, write_found
 from damc.inversion.methods import invert
 from damc.inversion.networks import InversionNetworks
 from damc.inversion.problem import Problem
+from damc.inversion.source import open_source
 from damc.inversion.stylegan import StyleDecoder
 from damc.inversion.stylegan_encoder import StyleEncoder
 from damc.inversion.training import SMALL, InversionTraining
@@ -54,7 +55,7 @@ def test_parts_of_a_set_are_one_after_the_other(problem: Problem) -> None:
 
 
 def test_the_decoders_own_images_can_be_inverted(problem: Problem) -> None:
-    x = own_images(problem, 6, seed=1)
+    x = decoder_images(problem, 6, seed=1)
     found = invert_images(problem, x, "opt", rate=0.1)
     assert found.table["mse"] < 0.1 * found.table["start_mse"]
     numbers = figures(found, pixel_pca(torch.rand(40, 1, 8, 8) * 2 - 1, 4))
@@ -84,12 +85,12 @@ def test_a_decoder_is_found_in_a_file_or_refused(decoder: StyleDecoder, tmp_path
     assert torch.equal(source.decoder.synthesis(codes), decoder.synthesis(codes))
     encoder = StyleEncoder(8, 1, style=4, base=4, widest=8).state_dict()
     save_file(encoder, tmp_path / "encoder.safetensors")
-    with pytest.raises(BadInput, match="lacks the key mapping"):
+    with pytest.raises(BadInput, match="must have the key mapping"):
         open_source(tmp_path / "encoder.safetensors")
     with pytest.raises(BadInput, match="no weights file"):
         open_source(tmp_path / "none.safetensors")
     Run.create(tmp_path / "run", {"learner": "vae"})
-    with pytest.raises(BadInput, match=r"is a run of vae: one of damc train-gan"):
+    with pytest.raises(BadInput, match=r"a run of damc train-gan or .*, got a run of vae"):
         open_source(tmp_path / "run")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from damc import MALA, BadInput, Diverged, Info, Kernel, Langevin, State
+from damc import MALA, BadInput, Diverged, Kernel, Langevin, State, StepInfo
 from damc.density import LogProb, value_and_grad
 
 PRECISION = torch.tensor([1.0, 25.0, 100.0], dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_mala_removes_the_bias(generator: torch.Generator) -> None:
     def whitened(v: Tensor) -> Tensor:
         return gaussian(v * scaled)
 
-    state, info = MALA(1.3, 40).run(z / scaled, whitened, generator)
+    state, info = MALA(1.3, 40, target_acceptance=None).run(z / scaled, whitened, generator)
     assert 0.2 < info.acceptance < 0.9
     assert variance_deviations(state.z * scaled, 1 / PRECISION).abs().max() < 3
     unadjusted, _ = Langevin(1.3, 40).run(z / scaled, whitened, generator)
@@ -89,7 +89,7 @@ def gumbel_deviations(kernel: Kernel, generator: torch.Generator) -> tuple[float
 
 
 def test_mala_on_a_skewed_target(generator: torch.Generator) -> None:
-    mean, skew = gumbel_deviations(MALA(0.6, 100), generator)
+    mean, skew = gumbel_deviations(MALA(0.6, 100, target_acceptance=None), generator)
     assert mean < 3 and skew < 3
 
 
@@ -98,7 +98,7 @@ class WrongSign(MALA):
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, StepInfo]:
         z, s = state.z, state.step_size
         assert s is not None
         value, grad = value_and_grad(log_prob, z)
@@ -109,7 +109,7 @@ class WrongSign(MALA):
         ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
         accept = torch.rand(len(z), dtype=z.dtype, generator=generator).log() < ratio
         moved = torch.where(accept[:, None], proposal, z)
-        return state._replace(z=moved), Info(accept.double(), accept.double(), value, len(z))
+        return state._replace(z=moved), StepInfo(value, len(z), accept.double())
 
 
 def test_a_sign_error_in_the_correction_is_caught(generator: torch.Generator) -> None:
@@ -127,14 +127,14 @@ def test_adaptation_reaches_its_target(first: float, generator: torch.Generator)
     kernel = MALA(first, 600, target_acceptance=0.574)
     z = start(5, generator, 200)
     state, _ = kernel.run(z, lambda z: -z.square().sum(1) / 2, generator)
-    _, info = MALA(float(state.step_size), 200).run(
+    _, info = MALA(float(state.step_size), 200, target_acceptance=None).run(
         state.z, lambda z: -z.square().sum(1) / 2, generator
     )
     assert abs(float(info.acceptance) - 0.574) < 0.05
 
 
 def test_an_adapted_step_size_goes_on_in_the_next_run(generator: torch.Generator) -> None:
-    kernel = MALA(0.01, 50, target_acceptance=0.574)
+    kernel = MALA(1e-6, 50, target_acceptance=0.574)
     state, _ = kernel.run(start(2, generator, 50), gumbel, generator)
     again, _ = kernel.run(State(state.z, step_size=state.step_size, moves=50), gumbel, generator)
     assert float(again.step_size) > float(state.step_size) > 0.01
@@ -192,7 +192,9 @@ def test_mala_refuses_to_leave_the_support(generator: torch.Generator) -> None:
     def half_line(z: Tensor) -> Tensor:
         return torch.where(z[:, 0] > 0, -z[:, 0], -math.inf)
 
-    state, info = MALA(1.0, 200).run(start(1, generator).abs(), half_line, generator)
+    state, info = MALA(1.0, 200, target_acceptance=None).run(
+        start(1, generator).abs(), half_line, generator
+    )
     assert bool((state.z > 0).all()) and float(info.acceptance) < 1
     deviation = (state.z.mean() - 1) / (1 / math.sqrt(CHAINS))
     assert abs(float(deviation)) < 3
@@ -210,6 +212,22 @@ def test_a_nan_at_a_proposal_is_not_swallowed() -> None:
 
     with pytest.raises(Diverged, match="acceptance"):
         MALA(0.1, 3).run(torch.zeros(3, 1), cliff, torch.Generator().manual_seed(0))
+
+
+def test_a_nan_at_a_proposal_counts_as_refused(generator: torch.Generator) -> None:
+    """sqrt(1 - z) on z < 1: NaN beyond, which neither chains nor the shared step size may take."""
+
+    def wedge(z: Tensor) -> Tensor:
+        return torch.sqrt(1 - z[:, 0]).log() - (z[:, 0] + 1).square()
+
+    kernel = MALA(0.5, 200, target_acceptance=0.574)
+    state, info = kernel.run(start(1, generator).clamp(max=0.5), wedge, generator)
+    x = torch.linspace(-8, 1, 100_001, dtype=torch.float64)[:-1]
+    density = torch.sqrt(1 - x) * torch.exp(-(x + 1).square())
+    mean = (density * x).sum() / density.sum()
+    assert info.divergences is not None and 0 < int(info.divergences) < 200 * CHAINS / 2
+    assert 0.1 < float(state.step_size) < 10
+    assert abs(float((state.z.mean() - mean) / (state.z.std() / math.sqrt(CHAINS)))) < 4
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,26 @@ from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
 from damc.kernels.base import Info
-from damc.learn.adaptive import AdaptiveCE, Ratios, Settings
+from damc.learn.adaptive import AdaptiveCE, AdaptiveCESettings, Ratios
+from damc.learn.parts import Chain
 from damc.nets import mlp_energy
 
 MEAN, DEVIATION = 2.0, 0.4
 
 
-class Known(AdaptiveCE):
+class Known(Chain):
     """Posterior chains that end in N(2, 0.4^2), whatever the image."""
 
-    def posterior_chain(
-        self, x: Tensor, z: Tensor, generator: torch.Generator | None
+    def move(
+        self, x: Tensor, z: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Info]:
         zero = z.new_zeros(())
         return MEAN + DEVIATION * z, Info(zero, zero, zero, 0)
 
 
-def learn(stages: int, horizon: int = 500) -> Known:
+def learn(stages: int, horizon: int = 500) -> AdaptiveCE:
     torch.manual_seed(0)
-    settings = Settings(
+    settings = AdaptiveCESettings(
         stages=stages,
         horizon=horizon,
         energy_rate=1e-2,
@@ -38,7 +39,9 @@ def learn(stages: int, horizon: int = 500) -> Known:
         prior_step_size=0.4,
     )
     ratios = Ratios(*(mlp_energy(1, (32, 32), "silu") for _ in range(stages)))
-    learner = Known(LatentModel(nn.Linear(1, 2), ratios, 1, 1.0), settings)
+    learner = AdaptiveCE(LatentModel(nn.Linear(1, 2), ratios, 1, 1.0), settings)
+    chain = learner.chains["posterior"]
+    learner.chains["posterior"] = Known(chain.starts, chain.kernel, chain.target)
     generator = torch.Generator().manual_seed(1)
     x = torch.zeros(256, 2)
     for _ in range(horizon):
@@ -74,7 +77,7 @@ def test_the_product_of_ratios_is_the_ratio_of_two_gaussians() -> None:
 def make(**changes: Any) -> AdaptiveCE:
     torch.manual_seed(0)
     usual = {"stages": 2, "horizon": 6, "posterior_steps": 3, "prior_steps": 4, "sigma": 0.5}
-    settings = Settings(**{**usual, **changes})
+    settings = AdaptiveCESettings(**{**usual, **changes})
     ratios = Ratios(mlp_energy(3, (8,)), mlp_energy(3, (8,)))
     return AdaptiveCE(LatentModel(nn.Linear(3, 5), ratios, 3, 0.5), settings)
 
@@ -96,7 +99,8 @@ def test_a_stage_learns_its_ratio_and_no_other() -> None:
     assert moved[:3] == [(True, False, True)] * 3
     assert moved[3:6] == [(False, True, True)] * 3
     assert moved[6:] == [(False, False, False)] * 2  # the horizon is over
-    rates = [[round(learner.rates[f"ratio{i}"].at(k), 9) for k in (0, 3)] for i in range(2)]
+    ratios = [learner.optimizers.rates[f"ratio{i}"] for i in range(2)]
+    rates = [[round(rate.at(k), 9) for k in (0, 3)] for rate in ratios]
     assert rates[1] == [1e-4, 1e-4]  # a rate falls from its own stage on
 
 
@@ -134,5 +138,5 @@ def test_bad_input_is_one_clear_sentence() -> None:
         make(stages=3)
     with pytest.raises(BadInput, match="must be Ratios, got Energy"):
         AdaptiveCE(LatentModel(nn.Linear(3, 5), mlp_energy(3), 3, 0.5))
-    with pytest.raises(BadInput, match="horizon is 1, but stages are shares of it"):
+    with pytest.raises(BadInput, match="horizon must be at least 2, since stages are shares"):
         make(horizon=1)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from damc import BadInput, fit, load
 from damc.data import load_images
-from damc.learn.bigan import BiGAN, BiNetworks, Settings
-from damc.learn.presets import find_preset
+from damc.learn import find_method
+from damc.learn.bigan import BiGAN, BiGANSettings, BiNetworks
 from damc.nets.joint import Joint, drop
 from damc.nets.mlp import mlp
 
-QUICK = Settings(decoder_rate=1e-3, amortizer_rate=1e-3, ema_rate=0.05, gradient_penalty=0.01)
-TOY = replace(QUICK, decoder_rate=2e-3, amortizer_rate=2e-3, gradient_penalty=0.15)
+QUICK = BiGANSettings(decoder_rate=1e-3, encoder_rate=1e-3, ema_rate=0.05, gradient_penalty=0.01)
+TOY = replace(QUICK, decoder_rate=2e-3, encoder_rate=2e-3, gradient_penalty=0.15)
 X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
@@ -79,7 +79,7 @@ def test_a_judge_blind_to_the_latent_point_teaches_no_inverse() -> None:
 def test_digits_come_back_better_than_their_mean() -> None:
     images = load_images("digits")
     x = images.batch(torch.arange(len(images)))
-    learner = find_preset("digits-small").learner("bigan-sigma")
+    learner = find_method("bigan-sigma").from_preset("digits-small")
     fit(learner, images, iterations=200, progress=False)
     error = float((learner.reconstruct(x) - x).square().mean())
     assert error < 0.8 * float((x - x.mean(0)).square().mean())
@@ -87,7 +87,7 @@ def test_digits_come_back_better_than_their_mean() -> None:
     assert learner.infer(x).shape == (len(x), 8)
 
 
-def make(settings: Settings = QUICK) -> BiGAN:
+def make(settings: BiGANSettings = QUICK) -> BiGAN:
     torch.manual_seed(0)
     decoder = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Unflatten(1, (1, 4, 4)))
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
@@ -112,7 +112,7 @@ def test_the_scores_are_those_of_the_paper() -> None:
 def test_each_network_goes_down_its_own_loss() -> None:
     # Small steps without penalty: the critic's loss falls by its own update, and each of the other
     # two losses by that of its network.
-    learner = make(replace(QUICK, gradient_penalty=0.0, decoder_rate=1e-4, amortizer_rate=1e-4))
+    learner = make(replace(QUICK, gradient_penalty=0.0, decoder_rate=1e-4, encoder_rate=1e-4))
     start = make(learner.settings).learned
     learner.step(X, torch.arange(6), seeded())
     new = learner.learned
@@ -166,7 +166,7 @@ def test_dropout_keeps_the_mean_and_only_its_generator_decides() -> None:
 def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
     def fresh() -> Any:
         torch.manual_seed(0)
-        return find_preset("digits-small").learner("bigan-sigma", dropout=0.5)
+        return find_method("bigan-sigma").from_preset("digits-small", dropout=0.5)
 
     images = load_images("digits")
     common: dict[str, Any] = {"batch": 16, "progress": False}
@@ -182,7 +182,7 @@ def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"score": "sigma"}, "score must be one of cross-entropy, features, got 'sigma'"),
+        ({"score": "sigma"}, "score must be 'cross-entropy' or 'features', got 'sigma'"),
         ({"alpha": 1.5}, "alpha must lie in"),
         ({"dropout": 1.0}, "dropout must lie in"),
         ({"decoder_rate": 0.0}, "decoder_rate must be positive"),
@@ -191,4 +191,4 @@ def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
 )
 def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        Settings(**change)
+        BiGANSettings(**change)

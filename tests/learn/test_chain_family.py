@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from damc import DAMC, BadInput, LatentModel, fit
 from damc.data import load_images
-from damc.learn import LEARNERS
-from damc.learn.abp import ABP
-from damc.learn.abp import Settings as ABPSettings
-from damc.learn.lebm import LEBM, PersistentLEBM
-from damc.learn.lebm import Settings as LEBMSettings
+from damc.learn import LEARNERS, find_method
+from damc.learn.abp import ABP, ABPSettings
+from damc.learn.lebm import LEBM, LEBMSettings, PersistentLEBM
 from damc.learn.presets import find_preset
-from damc.learn.sri import SRI
-from damc.learn.sri import Settings as SRISettings
+from damc.learn.sri import SRI, SRISettings
 from damc.learn.starts import NoiseStarts
 from damc.train.feed import batches
 
@@ -42,7 +39,7 @@ def make(method: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     known = LEARNERS[method].settings_type.__dataclass_fields__
     quick = {name: value for name, value in QUICK.items() if name in known}
-    return find_preset("digits-small").learner(method, **(quick | changes))
+    return find_method(method).from_preset("digits-small", **(quick | changes))
 
 
 def seeded(seed: int = 1) -> torch.Generator:
@@ -82,7 +79,7 @@ def test_damc_g_is_damc_with_the_energy_fixed_at_zero(zero: bool) -> None:
 
 def test_sri_is_abp_with_starts_that_do_not_persist() -> None:
     sri, abp, forgetful = make("sri"), make("abp"), make("abp")
-    forgetful.posterior_starts = NoiseStarts(8)
+    forgetful.chains["posterior"].starts = NoiseStarts(8)
     for k in range(3):
         for learner in (sri, abp, forgetful):
             learner.step(X, INDEX, seeded(k))

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from damc import Amortizer, LatentModel
-from damc.learn.abp import ABP
-from damc.learn.abp import Settings as ABPSettings
-from damc.learn.latent_space import ABPDiffusion, LatentDiffusion, Settings, VAEDiffusion
-from damc.learn.presets import find_preset
+from damc.learn import find_method
+from damc.learn.abp import ABP, ABPSettings
+from damc.learn.latent_space import (
+    ABPDiffusion,
+    LatentDiffusion,
+    LatentDiffusionSettings,
+    VAEDiffusion,
+)
 from damc.learn.vae import VAE
 
 
@@ -31,7 +35,7 @@ def test_it_learns_the_codes_of_each_image_and_of_all() -> None:
     torch.manual_seed(0)
     base = VAE(LatentModel(nn.Linear(1, 1), None, 1, 1.0), Halves())
     q = Amortizer(1, 1, embedding=16, widths=(32, 32, 32), solver="multistep", steps=20)
-    settings = Settings(
+    settings = LatentDiffusionSettings(
         first=0.0, horizon=150, updates=2, amortizer_rate=5e-3, decay="cosine", beta1=0.9
     )
     learner = VAEDiffusion(base, q, settings)
@@ -52,7 +56,7 @@ def test_it_learns_the_codes_of_each_image_and_of_all() -> None:
 def test_the_second_stage_leaves_the_base_alone(kind: type[LatentDiffusion]) -> None:
     torch.manual_seed(0)
     small: dict[str, Any] = {"posterior_steps": 3, "updates": 1, "horizon": 4, "first": 0.5}
-    learner = find_preset("digits-small").learner(kind.name, **small)
+    learner = find_method(kind.name).from_preset("digits-small", **small)
     assert isinstance(learner, kind)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     parts = (learner.base, learner.amortizer)
@@ -78,23 +82,23 @@ def test_chains_of_abp_go_on_in_the_second_stage() -> None:
     learner = ABPDiffusion(
         base,
         Amortizer(2, 3, embedding=8, widths=(8, 8, 8)),
-        Settings(sigma=1.0, posterior_steps=2, updates=1, first=0.5, horizon=4),
+        LatentDiffusionSettings(sigma=1.0, posterior_steps=2, updates=1, first=0.5, horizon=4),
     )
     x, index = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.arange(4)
     for k in range(2):
         learner.step(x, index, torch.Generator().manual_seed(k))
-    start = base.posterior_starts.draw(x, index, None).clone()
+    start = base.chains["posterior"].starts.draw(x, index, None).clone()
     learner.step(x, index, torch.Generator().manual_seed(2))
-    end = base.posterior_starts.draw(x, index, None)
+    end = base.chains["posterior"].starts.draw(x, index, None)
     generator = torch.Generator().manual_seed(2)
     torch.empty(4, 2).normal_(generator=generator)  # what the start of a new chain would use up
-    expected = base.posterior_kernel.run(start, base.model.posterior(x), generator)[0].z
+    expected = base.chains["posterior"].kernel.run(start, base.model.posterior(x), generator)[0].z
     torch.testing.assert_close(end, expected)
 
 
 def test_before_the_second_stage_it_is_the_base() -> None:
     torch.manual_seed(0)
-    learner = find_preset("digits-small").learner("damc-vae", horizon=10)
+    learner = find_method("damc-vae").from_preset("digits-small", horizon=10)
     assert isinstance(learner, VAEDiffusion)
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     learner.step(x, torch.arange(5), torch.Generator().manual_seed(0))

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from damc import BadInput, fit, load
 from damc.data import load_images
-from damc.learn.meg import MEG, Settings, score_norm
-from damc.learn.presets import find_preset
+from damc.learn import find_method
+from damc.learn.meg import MEG, MEGSettings, score_norm
 from damc.nets.joint import Joint, image_energy
 from damc.nets.mlp import mlp
 
-QUICK = Settings(
+QUICK = MEGSettings(
     score_penalty=0.1, energy_updates=2, decoder_rate=2e-3, energy_rate=2e-3, beta2=0.9
 )
 
@@ -33,7 +33,7 @@ def ring(n: int, generator: torch.Generator) -> Tensor:
     return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(n, 2, 1, 1)
 
 
-def trained(settings: Settings, iterations: int) -> MEG:
+def trained(settings: MEGSettings, iterations: int) -> MEG:
     torch.manual_seed(0)
     decoder = nn.Sequential(*mlp((2, 32, 32, 2)), nn.Unflatten(1, (2, 1, 1)))
     energy = image_energy(nn.Sequential(nn.Flatten(), *mlp((2, 32, 32))), 32)
@@ -118,7 +118,7 @@ def test_a_linear_energy_settles_where_the_penalty_balances_the_difference() -> 
 
     energy = Linear()
     # A decoder that does not move: its rate is as good as nothing.
-    settings = Settings(score_penalty=2.0, energy_rate=1e-2, decoder_rate=1e-12)
+    settings = MEGSettings(score_penalty=2.0, energy_rate=1e-2, decoder_rate=1e-12)
     learner = MEG(Fixed(-0.2), energy, Blind(), 2, settings)
     x = torch.full((8, 1, 1, 1), 0.6)
     for _ in range(150):
@@ -130,7 +130,7 @@ def test_a_linear_energy_settles_where_the_penalty_balances_the_difference() -> 
 def test_samples_on_digits_have_the_mean_of_the_data() -> None:
     images = load_images("digits")
     x = images.batch(torch.arange(len(images)))
-    learner = find_preset("digits-small").learner("meg")
+    learner = find_method("meg").from_preset("digits-small")
     far = float((learner.sample(500, generator=seeded()).mean(0) - x.mean(0)).square().mean())
     fit(learner, images, iterations=60, progress=False)
     samples = learner.sample(500, generator=seeded())
@@ -144,7 +144,7 @@ def test_samples_on_digits_have_the_mean_of_the_data() -> None:
 def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
     def make() -> Any:
         torch.manual_seed(0)
-        return find_preset("digits-small").learner("meg")
+        return find_method("meg").from_preset("digits-small")
 
     images = load_images("digits")
     common: dict[str, Any] = {"batch": 16, "progress": False}
@@ -168,4 +168,4 @@ def test_five_and_five_are_ten_bit_for_bit(tmp_path: Path) -> None:
 )
 def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        Settings(**change)
+        MEGSettings(**change)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import LatentModel
-from damc.learn.ncp import NCPVAE, Settings
+from damc.learn.ncp import NCPVAE, NCPSettings
 from damc.learn.vae import VAE
 from damc.nets import mlp_energy
 
@@ -29,7 +29,7 @@ class Fixed(nn.Module):
 def trained() -> NCPVAE:
     torch.manual_seed(0)
     base = VAE(LatentModel(nn.Linear(2, 3), None, 2, 0.5), Fixed())
-    settings = Settings(first=0.0, horizon=400, energy_rate=1e-2, decay="cosine", beta1=0.9)
+    settings = NCPSettings(first=0.0, horizon=400, energy_rate=1e-2, decay="cosine", beta1=0.9)
     learner = NCPVAE(base, mlp_energy(2, (32, 32), "silu"), settings)
     generator = torch.Generator().manual_seed(1)
     x = torch.zeros(1024, 3)
@@ -67,7 +67,7 @@ def test_one_proposal_is_the_base_prior(trained: NCPVAE) -> None:
     single = NCPVAE(
         VAE(LatentModel(nn.Linear(2, 3), None, 2, 0.5), Fixed()),
         mlp_energy(2, (32, 32), "silu"),
-        Settings(first=0.0, horizon=400, proposals=1),
+        NCPSettings(first=0.0, horizon=400, proposals=1),
     )
     single.load_state_dict(weights)
     single.iteration = 401

@@ -33,9 +33,9 @@ def test_paper_presets_have_the_papers_sizes(name: str) -> None:
 
 
 def test_the_noise_null_condition_has_the_papers_size() -> None:
-    networks = replace(find_preset("svhn").networks, amortizer={"embedding": 1024, "null": "noise"})
+    networks = replace(find_preset("svhn").networks, amortizer={"null": "noise"})
     with torch.device("meta"):
-        learner = DAMC.build(networks, find_preset("svhn").settings)
+        learner = DAMC.from_preset(replace(find_preset("svhn"), networks=networks))
     assert count(learner.amortizer.null.parameters()) == 146_048 - 1024  # type: ignore[union-attr]
 
 

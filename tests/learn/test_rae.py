@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from damc import BadInput
 from damc.learn.mixture import GaussianMixture
-from damc.learn.rae import RAE, Settings
+from damc.learn.rae import RAE, RAESettings
 
 X = torch.rand(64, 1, 3, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
@@ -21,7 +21,7 @@ def make(latent_dim: int = 2, **changes: Any) -> RAE:
         nn.Linear(latent_dim, 8), nn.Tanh(), nn.Linear(8, 9), nn.Unflatten(1, (1, 3, 3))
     )
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(9, latent_dim))
-    settings = Settings(**{"horizon": 10, "ring": 200, **changes})
+    settings = RAESettings(**{"horizon": 10, "ring": 200, **changes})
     return RAE(encoder, decoder, latent_dim, settings)
 
 
@@ -140,9 +140,9 @@ def test_loading_forgets_the_density_of_other_codes() -> None:
 
 
 def test_bad_settings_are_one_clear_sentence() -> None:
-    with pytest.raises(BadInput, match="regularizer must be l2, gradient, spectral or none"):
-        Settings(regularizer="l1")
+    with pytest.raises(BadInput, match="regularizer must be 'l2' or 'gradient'"):
+        RAESettings(regularizer="l1")
     with pytest.raises(BadInput, match="beta must not be negative"):
-        Settings(beta=-1.0)
+        RAESettings(beta=-1.0)
     with pytest.raises(BadInput, match=r"first must lie in \[0, 1\)"):
-        Settings(first=1.0)
+        RAESettings(first=1.0)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from damc import Amortizer
-from damc.learn.chains import ChainLearner
-from damc.learn.presets import find_preset
+from damc.learn import Learner, find_method
 from damc.learn.starts import AmortizedStarts, NoiseStarts, PersistentStarts
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -20,22 +19,23 @@ def seeded(seed: int = 1) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def watched(learner: ChainLearner) -> list[Tensor]:
+def watched(learner: Learner) -> list[Tensor]:
     """The starts of posterior chains, as they come."""
     seen: list[Tensor] = []
-    run = learner.posterior_chain
+    chain = learner.chains["posterior"]
+    move = chain.move
 
-    def posterior_chain(x: Tensor, z: Tensor, generator: torch.Generator | None) -> Any:
+    def watch(x: Tensor, z: Tensor, generator: torch.Generator | None = None) -> Any:
         seen.append(z.clone())
-        return run(x, z, generator)
+        return move(x, z, generator)
 
-    learner.posterior_chain = posterior_chain  # type: ignore[method-assign]
+    chain.move = watch  # type: ignore[method-assign]
     return seen
 
 
 def make(method: str, **changes: Any) -> Any:
     torch.manual_seed(0)
-    return find_preset("digits-small").learner(method, **(TINY | changes))
+    return find_method(method).from_preset("digits-small", **(TINY | changes))
 
 
 def test_a_chain_goes_on_where_it_ended_whatever_comes_between() -> None:
@@ -79,7 +79,7 @@ def test_posterior_chains_persist_over_epochs() -> None:
     learner = make("abp")
     starts, order = watched(learner), torch.tensor([3, 1, 5, 0, 2, 4])
     for epoch in range(3):
-        ends = learner.posterior_starts.z.clone()
+        ends = learner.chains["posterior"].starts.z.clone()
         for part in order.roll(epoch).split(3):  # type: ignore[no-untyped-call]
             learner.step(X[part], part, seeded(epoch))
             if epoch:
@@ -98,10 +98,11 @@ def test_chains_without_memory_do_not_persist() -> None:
 def test_prior_chains_persist_by_their_place_in_the_batch() -> None:
     learner = make("lebm-persistent", prior_steps=2)
     learner.step(X, torch.arange(6), seeded())
-    ends = learner.prior_starts.z.clone()
-    assert learner.prior_starts.draw(X[:4], torch.arange(4), seeded()).equal(ends[:4])
+    ends = learner.chains["prior"].starts.z.clone()
+    assert learner.chains["prior"].starts.draw(X[:4], torch.arange(4), seeded()).equal(ends[:4])
     learner.step(X, torch.arange(60, 66), seeded(2))  # other images, the same chains
-    assert len(learner.prior_starts.z) == 6 and not learner.prior_starts.z.equal(ends)
+    kept = learner.chains["prior"].starts.z
+    assert len(kept) == 6 and not kept.equal(ends)
 
 
 def test_persistent_chains_outlive_a_resume_and_would_be_missed() -> None:
@@ -132,4 +133,4 @@ def test_a_state_that_was_taken_does_not_follow_the_chains() -> None:
     learner.step(X, torch.arange(6), seeded())
     again.load_resume_state(learner.resume_state())
     learner.step(X, torch.arange(6), seeded(2))
-    assert not again.posterior_starts.z.equal(learner.posterior_starts.z)
+    assert not again.chains["posterior"].starts.z.equal(learner.chains["posterior"].starts.z)

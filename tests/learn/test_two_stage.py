@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
-from damc.learn.two_stage import Settings, TwoStageVAE
-from damc.learn.vae import VAE
-from damc.learn.vae import Settings as VAESettings
+from damc.learn.two_stage import TwoStageSettings, TwoStageVAE
+from damc.learn.vae import VAE, VAESettings
 
 
 class TwoHeaps(nn.Module):
@@ -26,7 +25,7 @@ class TwoHeaps(nn.Module):
 def learn(iterations: int) -> TwoStageVAE:
     torch.manual_seed(0)
     base = VAE(LatentModel(nn.Linear(1, 1), None, 1, 1.0), TwoHeaps(), VAESettings(sigma=1.0))
-    settings = Settings(
+    settings = TwoStageSettings(
         first=0.0, horizon=800, hidden=64, decoder_rate=1e-2, beta1=0.9, decay="cosine"
     )
     learner = TwoStageVAE(base, settings)

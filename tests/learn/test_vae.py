@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
 from damc.learn import vae
-from damc.learn.vae import VAE, Settings, divergence
+from damc.learn.vae import VAE, VAESettings, divergence
 
 D, LATENT = 5, 2
 
@@ -27,7 +27,7 @@ def data() -> Tensor:
 def linear_vae(x: Tensor, **changes: Any) -> VAE:
     """A linear VAE trained on all of x in every iteration."""
     usual = {"sigma": 0.5, "decoder_rate": 0.1, "beta1": 0.9, "decay": "cosine", "horizon": 1000}
-    settings = Settings(**{**usual, **changes})
+    settings = VAESettings(**{**usual, **changes})
     model = LatentModel(nn.Linear(LATENT, D), None, LATENT, settings.sigma)
     learner = VAE(model, nn.Linear(D, 2 * LATENT), settings)
     generator = torch.Generator().manual_seed(1)
@@ -98,7 +98,7 @@ def test_the_loss_is_the_bound_and_costs_one_pass() -> None:
     loss = loss + 2 * 0.5**2 * divergence(m, log_v).mean()
     expected = torch.autograd.grad(loss, list(learner.parameters()))
     seen: list[Tensor] = []
-    learner.synchronize = lambda gradients: seen.extend(g.clone() for g in gradients)
+    learner.optimizers.average = lambda gradients: seen.extend(g.clone() for g in gradients)
     passes: list[int] = []
     learner.model.decoder.register_forward_hook(lambda *_: passes.append(1))
     learner.step(x, torch.arange(8), torch.Generator().manual_seed(3))
@@ -118,4 +118,4 @@ def test_the_loss_is_the_bound_and_costs_one_pass() -> None:
 )
 def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        Settings(**change)
+        VAESettings(**change)

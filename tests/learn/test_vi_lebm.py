@@ -13,9 +13,8 @@ from torch.distributions import Normal, kl_divergence
 
 from damc import LatentModel
 from damc.learn.presets import find_preset
-from damc.learn.vae import VAE
-from damc.learn.vae import Settings as VAESettings
-from damc.learn.vi_lebm import VILEBM, Settings
+from damc.learn.vae import VAE, VAESettings
+from damc.learn.vi_lebm import VILEBM, VILEBMSettings
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
@@ -36,7 +35,7 @@ class Zero(nn.Module):
 def make(energy: nn.Module | None, **changes: Any) -> VILEBM:
     torch.manual_seed(0)
     networks = find_preset("digits-small").networks
-    built = VILEBM.build(networks, Settings(sigma=SIGMA, prior_steps=2, **changes))
+    built = VILEBM.build(networks, VILEBMSettings(sigma=SIGMA, prior_steps=2, **changes))
     model = LatentModel(built.model.decoder, energy, 8, SIGMA)
     return VILEBM(model, built.encoder, built.settings)
 
@@ -75,7 +74,7 @@ def test_encoder_and_decoder_follow_the_gradient_of_the_bound(energy: nn.Module 
             next(learner.model.prior.energy.parameters()).mul_(30)  # that it may be noticed
     wanted = direct(learner)
     seen: list[list[Tensor]] = []
-    learner.synchronize = lambda gradients: seen.append([g.clone() for g in gradients])
+    learner.optimizers.average = lambda gradients: seen.append([g.clone() for g in gradients])
     learner.step(X, INDEX, seeded())
     for got, true in zip(seen[0], wanted, strict=True):
         torch.testing.assert_close(got / (2 * SIGMA**2), true, rtol=1e-4, atol=1e-5)
@@ -104,4 +103,4 @@ def test_a_real_energy_parts_from_the_vae_and_learns() -> None:
     metrics = learner.step(X, INDEX, seeded())
     assert any(not a.equal(b) for a, b in zip(before, energy.parameters(), strict=True))
     assert {"energy_difference", "divergence", "mse"} <= set(metrics)
-    assert learner.infer(X).equal(learner.encode(X)[0])
+    assert learner.infer(X).equal(learner.encoder(X).chunk(2, 1)[0])

@@ -1,6 +1,8 @@
-"""How the table of anomalies judges a learner: which images each score is fitted to and read on."""
+"""The table of anomalies: which images each score is fitted to and measured on."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +14,18 @@ from damc.data.sources import ArrayStore
 from damc.errors import BadInput
 from damc.learn import DAMC, Learner
 from damc.metrics.detection import auprc
-from damc.paper.anomaly import _uncalibrated, anomalies_in, figures_of, judge, scores_of
+from damc.paper.anomaly import _uncalibrated, anomalies_in, detections, figures_of, scores_of
 from damc.paper.baselines import baseline_scores
 
 
 class Half(Learner):
-    """Sees half of every image, and nothing of a first pixel."""
+    """Reconstructs half of every image, and nothing of a first pixel."""
 
     name = "half"
+    inference = "encoder"
+    score = "mean"
 
-    def reconstruct(
-        self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def reconstruct(self, x: Tensor, **options: Any) -> Tensor:
         return x * torch.where(torch.arange(x.shape[3]) == 0, 0.0, 0.5)
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -34,6 +36,7 @@ class Mute(Learner):
     """Has a score and no reconstruction."""
 
     name = "mute"
+    score = "mean"
 
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         return -x.mean((1, 2, 3))
@@ -51,7 +54,7 @@ def test_every_score_is_read_on_the_test_images_and_calibrated_on_the_others() -
     normal, _ = _images(700, 0)  # more than one batch
     test, odd = _images(900, 1)
     every, rest = test.batch(torch.arange(900)), normal.batch(torch.arange(700))
-    found = judge(scores_of(Half(), normal, test, seed=0), anomalies_in(test, 7))
+    found = detections(scores_of(Half(), normal, test, seed=0), anomalies_in(test, 7))
     assert set(found) == {"own", "reconstruction", "calibrated"}
     error, detail = error_and_detail(Half(), every)
     fitted = Calibration.of(*error_and_detail(Half(), rest)).judge(error, detail)
@@ -67,11 +70,9 @@ def test_an_image_is_reconstructed_once_where_there_is_no_amortizer() -> None:
     class Counting(Half):
         seen = 0
 
-        def reconstruct(
-            self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None
-        ) -> Tensor:
+        def reconstruct(self, x: Tensor, **options: Any) -> Tensor:
             self.seen += len(x)
-            return super().reconstruct(x, generator=generator)
+            return super().reconstruct(x, **options)
 
     learner = Counting()
     scores_of(learner, _images(30, 0)[0], _images(40, 1)[0], seed=0)
@@ -81,13 +82,13 @@ def test_an_image_is_reconstructed_once_where_there_is_no_amortizer() -> None:
 def test_a_learner_without_reconstructions_has_its_own_score_only() -> None:
     test, _ = _images(50, 1)
     odd = anomalies_in(test, 7)
-    found = judge(scores_of(Mute(), test, test, seed=0), odd)
+    found = detections(scores_of(Mute(), test, test, seed=0), odd)
     assert set(found) == {"own"}
     assert set(figures_of(found)) == {"auprc_own", "chance", "lowest"}  # none called calibrated
-    both = judge(scores_of(Half(), test, test, seed=0), odd)
+    both = detections(scores_of(Half(), test, test, seed=0), odd)
     assert figures_of(both)["auroc"] == both["calibrated"].auroc != both["own"].auroc
     unlabeled = Images(ArrayStore(torch.zeros(4, 1, 6, 6).numpy(), -1.0), name="made")
-    with pytest.raises(BadInput, match="no labels"):
+    with pytest.raises(BadInput, match="must have labels"):
         anomalies_in(unlabeled, 7)
 
 
@@ -111,7 +112,7 @@ def test_cheap_detectors_are_rows_that_find_what_is_easy(name: str) -> None:
     normal = torch.nonzero(digits.labels == 1)[:, 0]
     test = digits.subset(torch.cat([normal[130:], torch.nonzero(digits.labels == 0)[:40, 0]]))
     sets = digits.subset(normal[:100]), digits.subset(normal[100:130])
-    found = judge(baseline_scores(name, *sets, test, 0), anomalies_in(test, 0))
+    found = detections(baseline_scores(name, *sets, test, 0), anomalies_in(test, 0))
     assert found["own"].auroc > (0.7 if name == "gmm" else 0.95)
     assert found["own"].auroc < 1 or found["own"].auprc == 1
     assert ("calibrated" in found) == (name != "gmm")

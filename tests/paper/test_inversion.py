@@ -99,17 +99,19 @@ def test_the_papers_table_takes_the_published_networks(published: Path, tmp_path
     trained = tmp_path / "out" / "trained" / "lsun-tower-seed-0"
     assert not (trained / "decoder").exists() and (trained / "inversion" / "config.json").is_file()
     (published / "vgg16.pth").unlink()
-    with pytest.raises(BadInput, match=r"no vgg16\.pth or vgg16\.safetensors"):
+    with pytest.raises(BadInput, match=r"must hold vgg16\.pth or vgg16\.safetensors"):
         InversionTable().prepare(options, tmp_path / "other")
 
 
-def test_what_the_papers_table_wants_is_said() -> None:
+def test_the_papers_table_names_what_is_missing() -> None:
     table = InversionTable()
-    with pytest.raises(BadInput, match="needs --weights DIR, the folder of styleganinv_ffhq256"):
+    with pytest.raises(
+        BadInput, match="--weights must be given .*the folder of styleganinv_ffhq256"
+    ):
         table.cells(Options("paper"))
-    with pytest.raises(BadInput, match="ffhq and lsun-tower, not for mnist"):
+    with pytest.raises(BadInput, match="ffhq or lsun-tower at the paper's scale, got mnist"):
         table.cells(Options("paper", data=("mnist",), weights="there"))
-    with pytest.raises(BadInput, match="--scale paper"):
+    with pytest.raises(BadInput, match="scale must be paper"):
         table.cells(Options(weights="there"))
     cells = table.cells(Options("paper", weights="there"))
     images = {cell.column: cell.plan["images"] for cell in cells}

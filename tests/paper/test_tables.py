@@ -12,10 +12,12 @@ from typing import ClassVar
 import pytest
 import torch
 
+from damc import DAMC
 from damc.data import load_images
 from damc.errors import BadInput
 from damc.kernels.underdamped import Underdamped
 from damc.learn import METHODS
+from damc.learn.lebm import LEBM
 from damc.learn.presets import find_preset
 from damc.paper import TABLES, find_table
 from damc.paper.baselines import BASELINES
@@ -83,7 +85,7 @@ def test_a_damaged_result_is_told(tmp_path: Path) -> None:
 def test_options_that_a_table_does_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--digits"):
         run_cells(Squares(), Options(digits=(4,)), tmp_path)
-    with pytest.raises(BadInput, match="not both"):
+    with pytest.raises(BadInput, match="either minutes or iterations must be given, got both"):
         find_table("generation").check(Options(minutes=1.0, iterations=5))
     with pytest.raises(BadInput, match="positive"):
         find_table("generation").check(Options(minutes=-1.0))
@@ -129,27 +131,27 @@ def test_capacity_and_steps_change_what_they_say() -> None:
     preset = find_preset("mnist-5k-small")
     quarter = Capacity().changed(preset, "f=1/4")
     assert quarter.networks.amortizer["capacity"] == preset.networks.amortizer["capacity"] / 4
-    assert Steps().changed(preset, "T=50").settings.posterior_steps == 50
+    assert Steps().changed(preset, "T=50").recipe.posterior_steps == 50
 
 
 def test_momentum_and_speedups_change_what_they_say() -> None:
     preset = find_preset("mnist-5k-small")
-    short = Steps().changed(preset, "T=10, underdamped").learner("damc")
-    assert short.posterior_kernel == Underdamped(
-        preset.settings.posterior_step_size, 10, friction=10.0
+    short = DAMC.from_preset(Steps().changed(preset, "T=10, underdamped"))
+    assert short.posterior_chain.kernel == Underdamped(
+        preset.recipe.posterior_step_size, 10, friction=10.0
     )
-    assert Steps().changed(preset, "T=10").settings.posterior_kernel == "langevin"
-    exact = Speedups().changed(preset, "exact").settings
+    assert Steps().changed(preset, "T=10").recipe.posterior_kernel == "langevin"
+    exact = Speedups().changed(preset, "exact").recipe
     assert (exact.start_solver, exact.start_steps, exact.posterior_steps) == ("ancestral", 100, 30)
-    cheap = Speedups().changed(preset, "all three").settings
+    cheap = Speedups().changed(preset, "all three").recipe
     assert (cheap.start_steps, cheap.encoder_updates, cheap.posterior_steps) == (10, 1, 10)
-    one = Speedups().changed(preset, "encoder in 1 of 6 updates").settings
+    one = Speedups().changed(preset, "encoder in 1 of 6 updates").recipe
     assert replace(one, encoder_updates=None) == exact
 
 
 def test_an_unknown_kernel_is_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match="posterior_kernel must be 'langevin' or 'underdamped'"):
-        replace(find_preset("mnist-5k-small").settings, posterior_kernel="hmc")
+        replace(find_preset("mnist-5k-small").recipe, posterior_kernel="hmc")
 
 
 def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
@@ -194,10 +196,10 @@ def test_the_first_of_several_values_stays(tmp_path: Path) -> None:
 
 def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
     preset = find_preset("svhn-small")
-    assert preset.learner("damc").settings.posterior_steps == 10
-    assert preset.learner("lebm").settings.posterior_steps == 20
-    assert preset.learner("damc", posterior_steps=7).settings.posterior_steps == 7
-    changed = Steps().changed(preset, "T=50").learner("damc")
+    assert DAMC.from_preset(preset).settings.posterior_steps == 10
+    assert LEBM.from_preset(preset).settings.posterior_steps == 20
+    assert DAMC.from_preset(preset, posterior_steps=7).settings.posterior_steps == 7
+    changed = DAMC.from_preset(Steps().changed(preset, "T=50"))
     assert changed.settings.posterior_steps == 50
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 __all__ = ["PlainDAMC", "langevin"]
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -67,14 +68,14 @@ class PlainDAMC:
     def step(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """One iteration on images x ``(B, C, H, W)``; returns the posterior samples."""
         z0 = self.start(x, generator)
-        z_neg = self.prior_chain(z0, generator)
         z_pos = self.posterior_chain(z0, x, generator)
         self.update("decoder", self.squared_error(x, z_pos).mean())
+        self.learn_amortizer(z_pos, x, generator)
+        z_neg = self.prior_chain(z0, generator)
         e_pos, e_neg = self.energy(z_pos), self.energy(z_neg)
         penalty = e_pos.square().mean() + e_neg.square().mean()
         difference = e_pos.mean() - e_neg.mean()
         self.update("energy", difference + self.settings.energy_penalty * penalty)
-        self.learn_amortizer(z_pos, x, generator)
         self.iteration += 1
         if self.iteration % self.settings.ema_every == 0:
             rate = self.settings.ema_rate
@@ -123,7 +124,13 @@ class PlainDAMC:
         q, n = self.q, len(z)
         mask = torch.full((n, 1), float(p_uncond < 1), dtype=z.dtype)
         if 0 < p_uncond < 1:
-            mask[torch.randperm(n, generator=generator)[: round(p_uncond * n)]] = 0
+            order = torch.randperm(n, generator=generator)
+            whole = math.floor(p_uncond * n + 1e-9)
+            mask[order[:whole]] = 0
+            if p_uncond * n > whole + 1e-9:
+                mask[order[whole]] = float(
+                    torch.rand(1, generator=generator) >= p_uncond * n - whole
+                )
         condition = (1 - mask) * q.null
         if p_uncond < 1:
             condition = condition + mask * q.encoder(x)  # type: ignore[misc]

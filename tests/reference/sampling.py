@@ -39,9 +39,9 @@ def denoise(net: VectorDenoiser, z: Tensor, angle: Tensor, condition: Tensor) ->
         out = net.widths[i]
         where = slice(row, row := row + out)
         c = F.silu(F.linear(context, net.context.weight[where], net.context.bias[where]))
-        (w1, w4), (b1, b4) = net.inputs[i].weight.chunk(2), net.inputs[i].bias.chunk(2)
-        w2, w3 = net.modulations[i].weight.chunk(2)
-        gate = torch.sigmoid(F.linear(c, w2, net.gates[i]))
+        (w1, w4), (b1, b4) = net.blocks[i].w1_w4.weight.chunk(2), net.blocks[i].w1_w4.bias.chunk(2)
+        w2, w3 = net.blocks[i].w2_w3.weight.chunk(2)
+        gate = torch.sigmoid(F.linear(c, w2, net.blocks[i].b2))
         return F.linear(h, w1, b1) * gate + F.linear(c, w3) + F.linear(h, w4, b4)
 
     phase = 2 * math.pi * z @ net.fourier

@@ -76,7 +76,7 @@ def test_a_missing_or_foreign_picture_is_refused_and_the_old_report_stays(tmp_pa
     foreign = tmp_path / "picture.png"
     foreign.write_bytes(b"GIF89a")
     for picture, message in [
-        (foreign, "is not a PNG"),
+        (foreign, "must be PNG files, got"),
         (tmp_path / "absent.png", "could not read"),
     ]:
         with pytest.raises(BadInput, match=message):

@@ -102,7 +102,7 @@ def test_texts_take_room_and_never_overlap_the_images(tmp_path: Path) -> None:
 def test_what_is_not_images_is_refused_and_nothing_is_written(
     tmp_path: Path, images: torch.Tensor
 ) -> None:
-    with pytest.raises(BadInput, match="wanted"):
+    with pytest.raises(BadInput, match="must"):
         image_grid(images, tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 
@@ -135,10 +135,10 @@ def test_curves_draw_the_numbers_of_a_run(tmp_path: Path) -> None:
     assert both.shape[1] == 2 * one.shape[1]
     assert (one < 100).any()
     with pytest.raises(
-        BadInput, match="no numbers called lost to draw: the metrics hold loss, gap"
+        BadInput, match="must be among the numbers of the metrics, loss, gap, got lost"
     ):
         curves(METRICS, tmp_path / "c.png", keys=["lost"])
-    with pytest.raises(BadInput, match="no numbers to draw"):
+    with pytest.raises(BadInput, match="numbers of the metrics, none, got none"):
         curves([], tmp_path / "c.png")
 
 
@@ -157,7 +157,7 @@ def test_histograms_take_tensors_and_lists(tmp_path: Path) -> None:
     }
     assert (read(histograms(values, tmp_path / "a.png", "energy")) < 255).any()
     for bad in ({}, {"data": torch.tensor([])}, {"data": torch.tensor([1.0, math.inf])}):
-        with pytest.raises(BadInput, match="a histogram needs"):
+        with pytest.raises(BadInput, match="values .*must"):
             histograms(bad, tmp_path / "b.png", "energy")
     assert not (tmp_path / "b.png").exists()
 
@@ -176,7 +176,7 @@ def test_traces_draw_chains_and_data(tmp_path: Path) -> None:
     plain = read(traces(range(0, 50, 10), values, tmp_path / "a.png", "energy"))
     data = read(traces(range(0, 50, 10), values, tmp_path / "b.png", "energy", (0.5, 0.1)))
     assert plain.shape == data.shape and (plain != data).any()
-    with pytest.raises(BadInput, match="4 steps"):
+    with pytest.raises(BadInput, match=r"shape \(4, B\)"):
         traces(range(4), values, tmp_path / "c.png", "energy")
     with pytest.raises(BadInput, match="finite"):
         traces(range(5), values * math.inf, tmp_path / "c.png", "energy")

@@ -205,14 +205,14 @@ def test_sampling_repeats_from_a_seed() -> None:
 
 @pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(4, 3), torch.zeros(4, 2).long()])
 def test_bad_points_are_refused(bad: Tensor) -> None:
-    with pytest.raises(BadInput, match="it wants floats of shape"):
+    with pytest.raises(BadInput, match="z must be floats of shape"):
         Pinwheel().log_prob(bad)
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(BadInput, match="at least one arm"):
+    with pytest.raises(BadInput, match="arms must be at least 1"):
         Pinwheel(arms=0)
-    with pytest.raises(BadInput, match="longer than wide"):
+    with pytest.raises(BadInput, match="tangential_sd must be at most radial_sd"):
         Pinwheel(tangential_sd=0.5)
-    with pytest.raises(BadInput, match="n=0"):
+    with pytest.raises(BadInput, match="n must be at least 1, got 0"):
         Pinwheel().sample(0)

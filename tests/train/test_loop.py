@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from damc import DAMC, BadInput, Diverged, fit, load
@@ -118,14 +118,87 @@ def test_a_checkpoint_that_cannot_compute_is_not_kept(tmp_path: Path) -> None:
     assert Run.open(tmp_path).checkpoints() == []
 
 
+class Modes(DAMC):
+    """Notes in which mode its parts are when it learns, and when it draws."""
+
+    seen: list[tuple[str, bool, bool]]
+
+    def step(self, *args: Any, **options: Any) -> Any:
+        self.seen.append(("step", self.model.decoder.training, self.target.training))
+        return super().step(*args, **options)
+
+    def sample(self, *args: Any, **options: Any) -> Any:
+        self.seen.append(("probe", self.model.decoder.training, self.target.training))
+        return super().sample(*args, **options)
+
+
+def test_modules_train_in_iterations_and_evaluate_everywhere_else(tmp_path: Path) -> None:
+    trained = learner()
+    trained.__class__, trained.seen = Modes, []
+    trained.eval()
+
+    def hook(watched: Any, run: Any, k: int) -> None:
+        watched.seen.append(("hook", watched.model.decoder.training, watched.training))
+
+    quiet(trained, images(), 3, run=tmp_path, checkpoint_every=2, hook=hook, hook_every=1)
+    learning, looking = ("step", True, False), ("hook", False, False)
+    probe = ("probe", False, False)  # the EMA copy is frozen: it never learns
+    assert trained.seen == [learning, looking, learning, probe, looking, learning, probe, looking]
+    assert not any(module.training for module in trained.modules())
+
+
+def test_modules_evaluate_after_training_that_failed() -> None:
+    trained = learner()
+    with pytest.raises(BadInput, match="ended after 3 batches"):
+        quiet(trained, _one_shot(), 4)
+    assert not any(module.training for module in trained.modules())
+
+
+def dropping() -> DAMC:
+    """A learner whose decoder has a dropout layer of torch's, which takes no generator."""
+    trained = learner()
+    trained.model.decoder = nn.Sequential(nn.Dropout(0.3), trained.model.decoder)
+    return trained
+
+
+def test_dropout_is_repeatable_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    ten = quiet(dropping(), images(), 10)
+    torch.manual_seed(2)  # torch's own random state must not matter
+    quiet(dropping(), images(), 5, run=tmp_path)
+    torch.manual_seed(3)
+    resumed = quiet(dropping(), images(), 10, run=tmp_path)
+    assert same(ten.state_dict(), resumed.state_dict())
+    # The comparison has power: the layer does drop, and another seed drops elsewhere.
+    other = quiet(dropping(), images(), 10, seed=1)
+    assert not same(ten.state_dict(), other.state_dict())
+    plain = quiet(learner(), images(), 10).model.decoder.state_dict()
+    dropped = {k.removeprefix("1."): v for k, v in ten.model.decoder.state_dict().items()}
+    assert not same(plain, dropped)
+
+
+def test_the_random_state_of_the_user_is_left_alone(tmp_path: Path) -> None:
+    trained = dropping()
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    quiet(trained, images(), 3, run=tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    broken = dropping()
+    torch.nn.init.constant_(next(broken.parameters()), torch.nan)
+    torch.manual_seed(7)
+    with pytest.raises(Diverged):
+        quiet(broken, images(), 3)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def _updates(trained: DAMC, rank: int, world: int) -> dict[str, Tensor]:
-    """Gradients, as `synchronize` leaves them, of all three updates on this process's share."""
+    """Gradients, as averaging leaves them, of all three updates on this process's share."""
     generator = torch.Generator().manual_seed(2)
     x, n = images(16), 16
     z, eps = (torch.randn(n, 8, generator=generator) for _ in range(2))
     negative, u = torch.randn(n, 8, generator=generator), torch.rand(n, generator=generator)
     x, z, eps, negative, u = (t[rank::world] for t in (x, z, eps, negative, u))
-    together, seen = trained.synchronize, {}
+    together, seen = trained.optimizers.average, {}
 
     def watch(name: str) -> None:
         def synchronize(gradients: list[Tensor]) -> None:
@@ -133,7 +206,7 @@ def _updates(trained: DAMC, rank: int, world: int) -> dict[str, Tensor]:
                 together(gradients)
             seen[name] = torch.cat([g.flatten() for g in gradients])
 
-        trained.synchronize = synchronize
+        trained.average_gradients(synchronize)
 
     energy = trained.model.prior.energy
     assert energy is not None
@@ -151,7 +224,7 @@ def _process(rank: int, folder: str, average: bool) -> None:
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
     )
     trained = learner()
-    trained.synchronize = average_gradients if average else None
+    trained.average_gradients(average_gradients if average else None)
     np.savez(
         f"{folder}/{rank}.npz", **{k: v.numpy() for k, v in _updates(trained, rank, 2).items()}
     )

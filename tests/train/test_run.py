@@ -165,6 +165,7 @@ def test_settings_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
         (b"[1]", "not a damc run folder"),
         (b'{"preset": "mnist"}', "not a damc run folder"),
         (b'{"format": 99, "damc": "9.1"}', "has run format 99, written by damc 9.1, but this is"),
+        (b'{"format": 1, "damc": "0.1.0"}', "has run format 1, written by damc 0.1.0, but this is"),
     ],
 )
 def test_a_damaged_or_foreign_config_is_refused(
@@ -384,6 +385,22 @@ def test_a_killed_process_lets_go_of_the_lock(tmp_path: Path, processes: Process
     assert processes.run(hold, kill_after=0.0)[0] == -signal.SIGKILL
     with run.lock():
         pass
+
+
+def test_a_lock_that_is_a_link_harms_nothing(tmp_path: Path) -> None:
+    """A folder of somebody else's may hold links to files of ours."""
+    run = Run.create(tmp_path / "run", CONFIG)
+    ours = tmp_path / "ours.txt"
+    ours.write_text("precious")
+    (run.path / "lock").symlink_to(ours)
+    with pytest.raises(BadInput, match="could not write in"), run.lock():
+        pass
+    (run.path / "lock").unlink()
+    (run.path / "lock.pid").symlink_to(ours)
+    with run.lock():
+        pass
+    assert ours.read_text() == "precious"
+    assert not (run.path / "lock.pid").is_symlink()
 
 
 def test_a_data_worker_that_lives_on_does_not_keep_the_lock(

@@ -1,0 +1,252 @@
+"""`distill` makes a sampler out of a Markov kernel: the paper's equation 6,
+
+    q_k <- argmin_q KL(K_T q_{k-1} || q).
+
+Start chains at the sampler, move them T steps of the kernel K, train the sampler on where they
+end, and repeat.
+"""
+
+from __future__ import annotations
+
+__all__ = ["History", "amortizer_step", "distill"]
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from damc.amortize import EMA, Amortizer
+from damc.density import Target, as_log_prob
+from damc.errors import BadInput, Diverged
+from damc.kernels.base import Kernel, State
+
+
+@dataclass
+class History:
+    """What `distill` saw in every iteration."""
+
+    loss: list[float] = field(default_factory=list)
+    log_prob: list[float] = field(default_factory=list)  # mean over the chains' last start points
+    displacement: list[float] = field(default_factory=list)  # mean |z_T - z_0|
+    acceptance: list[float] = field(default_factory=list)
+    gradient_calls: int = 0  # log-density gradients so far, counted for each chain
+
+    def save(self, path: str | Path) -> None:
+        """Writes the history as JSON."""
+        Path(path).write_text(json.dumps(asdict(self)))
+
+
+def amortizer_step(
+    q: Amortizer,
+    z: Tensor,
+    x: Tensor | None = None,
+    *,
+    step: Callable[[Tensor], Tensor],
+    updates: int = 6,
+    p_uncond: float = 0.2,
+    unconditional: str = "share",
+    encoder_updates: int | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """M gradient steps of the amortizer towards points z, the ends of chains (equation 7).
+
+    Args:
+        q: the amortizer; it is trained in place.
+        z: points to learn, ``(B, d)``.
+        x: their contexts, ``(B, ...)``; without them q(z) alone learns.
+        step: one step of the caller's optimizer down a loss; returns the gradient's norm.
+        updates: M.
+        p_uncond: share of the batch that is trained without its condition.
+        unconditional: "share" trains q(z | x) and q(z) on the two parts of the batch that
+            `p_uncond` makes; "both" trains each of them on the whole batch and adds the losses.
+        encoder_updates: the encoder learns in the last so many updates only, and the others share
+            one pass through it; None lets it learn in all.
+        generator: source of all randomness.
+
+    Returns:
+        The last loss and the last gradient norm, both ``()`` and detached.
+    """
+    if updates < 1 or (encoder_updates is not None and encoder_updates < 0):
+        raise BadInput(
+            "updates must be at least 1 and encoder_updates not negative, "
+            f"got {updates} and {encoder_updates}"
+        )
+    if unconditional not in ("share", "both"):
+        raise BadInput(f"unconditional must be 'share' or 'both', got {unconditional!r}")
+    shares = (0.0, 1.0) if unconditional == "both" and x is not None else (p_uncond,)
+    known, frozen = None, 0  # updates in which the encoder does not learn
+    if x is not None and encoder_updates is not None and encoder_updates < updates:
+        frozen = updates - encoder_updates
+        with torch.no_grad():
+            known = q.embed(x)
+    for k in range(updates):
+        embedded = known if k < frozen else None
+        loss = z.new_zeros(())
+        for p in shares:
+            loss = loss + q.loss(z, x, p_uncond=p, embedded=embedded, generator=generator)
+        norm = step(loss)
+    return loss.detach(), norm.detach()
+
+
+def distill(
+    q: Amortizer,
+    target: Target,
+    kernel: Kernel,
+    *,
+    iterations: int,
+    contexts: Iterable[Tensor] | Tensor | None = None,
+    batch: int = 500,
+    steps: int | None = None,
+    updates: int = 6,
+    p_uncond: float = 0.2,
+    learning_rate: float = 5e-4,
+    weight_decay: float = 1e-4,
+    ema: float = 0.1,
+    fresh: float = 0.0,
+    warm: bool = False,
+    sampling: dict[str, Any] | None = None,
+    clip: float = 100.0,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+    callback: Callable[[int, Amortizer], None] | None = None,
+) -> History:
+    """Amortizes a kernel's long-run chain: the paper's equations 6 and 7 for any target.
+
+    Each iteration starts `batch` chains at the EMA copy of q, moves them by the kernel, and
+    makes `updates` gradient steps of q towards where they end. At the end q takes over the
+    weights of the EMA copy, the average over the last iterations.
+
+    Args:
+        q: the amortizer; it is trained in place.
+        target: ``log_prob(z)``, or ``log_prob(z, x)`` if there are contexts.
+        kernel: the Markov kernel; `MALA` with adaptation keeps its step size across iterations.
+        iterations: how often to sample, move and learn.
+        contexts: batches of x, any iterable (started again when it ends), or one tensor
+            ``(N, ...)`` from which batches are drawn.
+        batch: chains an iteration (with an iterable of contexts, its batches decide).
+        steps: T, the kernel's own number by default; with 0 the chains stay where q put them,
+            and q is taught nothing but itself.
+        updates: M, gradient steps an iteration.
+        p_uncond: share of each batch trained without its context.
+        learning_rate: of AdamW; falls to zero along a cosine.
+        weight_decay: of AdamW.
+        ema: rate of the EMA copy that starts the chains, moved once an iteration.
+        fresh: share of the chains that start at N(0, I) instead of at q.
+        warm: start the first iteration's chains at q, too. By default all of those start at
+            N(0, I), since an untrained q says nothing.
+        sampling: arguments of `Amortizer.sample` for the starts, such as
+            ``{"solver": "multistep", "steps": 10}``.
+        clip: largest norm of a gradient.
+        generator: source of all randomness.
+        progress: show a progress bar.
+        callback: called as ``callback(k, copy)`` after iteration k with the EMA copy.
+
+    Raises:
+        Diverged: when a chain or the loss is no longer finite.
+    """
+    if iterations < 1 or updates < 1 or batch < 1:
+        raise BadInput(
+            "iterations, updates and batch must be at least 1, "
+            f"got {iterations}, {updates} and {batch}"
+        )
+    if not 0 <= fresh <= 1:
+        raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
+    if contexts is None and q.encoder is not None:
+        raise BadInput("this amortizer has a context: give distill the contexts to learn from")
+    from tqdm import tqdm
+
+    average = EMA(q, ema)
+    weights = [p for p in q.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        weights, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations * updates)
+    batches = _batches(contexts, batch, generator)
+    device = q.denoiser.fourier.device
+    history = History()
+    state: State | None = None
+    total = torch.zeros((), device=device)
+
+    def descend(loss: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(weights, clip)
+        optimizer.step()
+        schedule.step()
+        total.add_(loss.detach())
+        return norm
+
+    bar = tqdm(range(iterations), desc="distill", disable=not progress)
+    for k in bar:
+        x = next(batches)
+        x = None if x is None else x.to(device)
+        noise = 1.0 if k == 0 and not warm else fresh
+        starts = _starts(average.module, batch, x, noise, sampling, generator)
+        fixed = kernel.init(starts)
+        if state is not None:
+            fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
+        given = target if x is None else as_log_prob(target, x)
+        state, info = kernel.run(fixed, given, generator, steps=steps)
+
+        total.zero_()
+        amortizer_step(
+            q, state.z, x, step=descend, updates=updates, p_uncond=p_uncond, generator=generator
+        )
+        average.update()
+
+        mean = float(total) / updates
+        if not mean < float("inf"):
+            raise Diverged(f"the amortizer's loss is {mean} at iteration {k}")
+        history.loss.append(mean)
+        history.log_prob.append(float(info.log_prob[-1]) if len(info.log_prob) else float("nan"))
+        history.displacement.append(float(info.displacement))
+        history.acceptance.append(float(info.acceptance))
+        history.gradient_calls += info.gradient_calls
+        bar.set_postfix(loss=f"{mean:.3f}", moved=f"{history.displacement[-1]:.2f}")
+        if callback is not None:
+            callback(k, average.module)
+    q.load_state_dict(average.module.state_dict())
+    return history
+
+
+def _starts(
+    q: Amortizer,
+    batch: int,
+    x: Tensor | None,
+    fresh: float,
+    sampling: dict[str, Any] | None,
+    generator: torch.Generator | None,
+) -> Tensor:
+    n = batch if x is None else len(x)
+    weight = q.denoiser.fourier
+    z = torch.randn(n, q.dim, generator=generator, dtype=weight.dtype, device=weight.device)
+    amortized = n - round(fresh * n)
+    if amortized:
+        where = {"n": amortized} if x is None else {"x": x[:amortized]}
+        z[:amortized] = q.sample(**where, **(sampling or {}), generator=generator)
+    return z
+
+
+def _batches(
+    contexts: Iterable[Tensor] | Tensor | None, batch: int, generator: torch.Generator | None
+) -> Iterator[Tensor | None]:
+    if contexts is None:
+        yield from itertools.repeat(None)
+    elif isinstance(contexts, Tensor):
+        while True:
+            device = contexts.device if generator is None else generator.device
+            where = torch.randint(len(contexts), (batch,), generator=generator, device=device)
+            yield contexts[where.to(contexts.device)]
+    else:
+        while True:
+            empty = True
+            for x in contexts:
+                empty = False
+                yield x
+            if empty:
+                raise BadInput("the contexts ended: give an iterable that can be started again")

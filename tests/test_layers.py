@@ -1,0 +1,66 @@
+"""Imports point down: import-linter holds the layers of pyproject.toml, and notices a breach."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytest.importorskip("importlinter", reason="import-linter is not installed: damc[test] brings it")
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    program = "from importlinter.cli import lint_imports_command as run; run()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the package with its contracts."""
+    shutil.copytree(ROOT / "damc", tmp_path / "damc", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_layers_hold(tree: Path) -> None:
+    done = lint(tree)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "planted", "seen"),
+    [
+        ("kernels/base.py", "from damc.learn import Learner\n", "damc.kernels.base -> damc.learn"),
+        # Hidden inside a function, and from a module that the layer above uses.
+        (
+            "errors.py",
+            "\n\ndef hidden() -> None:\n    import damc.train.run\n",
+            "damc.errors -> damc.train.run",
+        ),
+        ("data/images.py", "from damc.learn import Learner\n", "damc.data.images -> damc.learn"),
+        ("kernels/base.py", "import damc.files\n", "damc.kernels.base -> damc.files"),
+        # By way of the package itself, which knows everything.
+        ("density.py", "import damc\n", "damc.density -> damc"),
+    ],
+)
+def test_an_upward_import_is_noticed(tree: Path, module: str, planted: str, seen: str) -> None:
+    path = tree / "damc" / module
+    path.write_text(path.read_text() + planted)
+    done = lint(tree)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert seen in done.stdout
+
+
+def test_a_new_package_needs_a_place(tree: Path) -> None:
+    (tree / "damc" / "extra.py").write_text("")
+    done = lint(tree)
+    assert done.returncode == 1
+    assert "extra" in done.stdout
