@@ -8,6 +8,7 @@ __all__ = ["EMA", "Amortizer"]
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -329,8 +330,7 @@ class EMA:
         if not 0 < rate <= 1:
             raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
         self.source = module
-        follow = get_ema_multi_avg_fn(1 - rate)  # type: ignore[no-untyped-call]
-        self.average = AveragedModel(module, multi_avg_fn=follow)
+        self.average = AveragedModel(module, multi_avg_fn=_Follow(1 - rate))
         # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
         # counter stays on the CPU, where reading it stalls no GPU.
         self.average.n_averaged.fill_(1)
@@ -339,6 +339,16 @@ class EMA:
     def update(self) -> None:
         """Moves the copy a little towards the module."""
         self.average.update_parameters(self.source)
+
+
+@dataclass(frozen=True)
+class _Follow:
+    """torch's exponential average; as its closure, a learner could not be pickled."""
+
+    decay: float
+
+    def __call__(self, average: Any, current: Any, count: Any) -> None:
+        get_ema_multi_avg_fn(self.decay)(average, current, count)  # type: ignore[no-untyped-call]
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:

@@ -24,14 +24,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from damc.anomaly.explain import explain_vectors, in_shape_of
-from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network
+from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network, part_scores
 from damc.anomaly.parameters import check_parameters, plan_of, quality_of
 from damc.anomaly.parts import CHEAP, Recipe
 from damc.anomaly.probabilities import confidence, probabilities
 from damc.anomaly.reading import Data, batches, check_finite, read_images
 from damc.anomaly.scaling import Columns, kind_of
 from damc.anomaly.threshold import Threshold
-from damc.errors import BadInput, Diverged
+from damc.errors import BadInput
 from damc.learn import Learner
 
 Scores = NDArray[np.float32]
@@ -177,8 +177,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """The scores of every part by name, ``(n,)`` each, in units of their spread on normal
         data."""
         check_is_fitted(self)
-        raw = self._raw(self._read(X, reset=False))
-        standard = (raw - self.fitted_.combination.mean) / self.fitted_.combination.spread
+        raw = part_scores(self.parts_, self._read(X, reset=False), self.scaling_)
+        standard = self.fitted_.combination.standard(raw[:, :-1])
         return {
             part.name: column.float().numpy()
             for part, column in zip(self.parts_, standard.T, strict=True)
@@ -290,26 +290,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def _threshold(self) -> Threshold:
         return Threshold(self.normal_scores_, self.quantile)
 
-    def _raw(self, data: Data) -> Tensor:
-        """The score of every part, ``(n, P)``."""
-        from tqdm.auto import tqdm
-
-        found = [
-            torch.stack([part.score(x).double() for part in self.parts_], 1)
-            for x in tqdm(
-                batches(data, self.scaling_),
-                desc="score",
-                disable=not self.verbose,
-                dynamic_ncols=True,
-            )
-        ]
-        return torch.cat(found)
-
     def _scores(self, data: Data) -> Scores:
-        scores = self.fitted_.combination(self._raw(data)).float()
-        if not bool(torch.isfinite(scores).all()):
-            raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
-        return scores.numpy()
+        return self.fitted_.combined(part_scores(self.parts_, data, self.scaling_))
 
     def _read(self, X: Any, *, reset: bool) -> Data:
         """Data as vectors ``(n, d)`` or images ``(n, C, H, W)``, checked; `reset` in `fit`."""

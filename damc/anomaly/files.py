@@ -85,8 +85,7 @@ def save_detector(detector: AnomalyDetector, folder: str | Path) -> Path:
     elif (folder / "config.json").exists():
         raise BadInput(f"{folder} holds a run, and this detector has no network: give a new folder")
     tensors: dict[str, Tensor] = {
-        "mean": detector.fitted_.combination.mean,
-        "spread": detector.fitted_.combination.spread,
+        **{f"combination.{n}": t for n, t in vars(detector.fitted_.combination).items()},
         "normal": detector.fitted_.normal,
         "own": detector.fitted_.own,
     }
@@ -160,7 +159,7 @@ def open_detector(
     tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
     places = _saved_places(tensors, detector.features)
     if memory is not None and same and normal is None:
-        combination = Combination(tensors["mean"], tensors["spread"])
+        combination = Combination(**_under(tensors, "combination."))
         fitted = Fitted(
             detector.scaling_,
             saved,

@@ -89,15 +89,17 @@ class Surprises:
 
     def state(self) -> dict[str, Tensor]:
         assert self.combination is not None
-        found = {"mean": self.combination.mean, "spread": self.combination.spread}
+        found = {f"combination.{n}": t for n, t in vars(self.combination).items()}
         for k, each in enumerate(self.surprises):
             found |= {f"filters{k}": each.filters, f"bias{k}": each.bias}
         return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        self.combination = Combination(state["mean"], state["spread"])
+        start = "combination."
+        fields = {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
+        self.combination = Combination(**fields)
         self.surprises = [
-            Surprise(state[f"filters{k}"], state[f"bias{k}"]) for k in range(len(state["mean"]))
+            Surprise(state[f"filters{k}"], state[f"bias{k}"]) for k in range(len(fields["mean"]))
         ]
 
     def _combined(self, x: Tensor, smooth: int) -> Tensor:
