@@ -26,7 +26,7 @@ from torch import Tensor
 from damc.anomaly.explain import explain_vectors, in_shape_of
 from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network, part_scores
 from damc.anomaly.parameters import check_parameters, plan_of, quality_of
-from damc.anomaly.parts import CHEAP, Recipe
+from damc.anomaly.parts import CHEAP, PartsPlan
 from damc.anomaly.probabilities import confidence, probabilities
 from damc.anomaly.reading import Data, batches, check_finite, read_images
 from damc.anomaly.scaling import Columns, kind_of
@@ -148,15 +148,15 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         order = random.permutation(len(data))
         self.seed_ = int(random.randint(2**31 - 1))
-        recipe = Recipe(self.score_kind, self.augment, self.features)
+        plan = PartsPlan(self.score_kind, self.augment, self.features)
         if quality_of(self) == "fast" or self.score_kind in CHEAP:
-            fitted = fit_parts(data, order, recipe, self.contamination)
+            fitted = fit_parts(data, order, plan, self.contamination)
         else:
             fitted = fit_with_network(
                 data,
                 order,
                 plan_of(self),
-                recipe,
+                plan,
                 contamination=self.contamination,
                 held_out=self.held_out,
                 samples=self.samples,

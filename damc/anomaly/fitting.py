@@ -22,7 +22,7 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.network import NetworkPlan
-from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, Recipe
+from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, PartsPlan
 from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
 from damc.anomaly.scaling import Columns, Scaling
@@ -70,25 +70,25 @@ class Fitted:
         return found.numpy()
 
 
-def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | None) -> Fitted:
+def fit_parts(data: Data, order: Index, plan: PartsPlan, contamination: float | None) -> Fitted:
     """A detector without a network.
 
     Args:
         data: n rows.
         order: a permutation of them.
-        recipe: which parts; of many images no variants are made.
+        plan: which parts; of many images no variants are made.
         contamination: share of anomalies among the rows; None is none.
     """
-    recipe = replace(recipe, augment=recipe.augment and len(order) <= _AUGMENTED)
-    kept, recipe = _trimmed(data, order, recipe, contamination)
+    plan = replace(plan, augment=plan.augment and len(order) <= _AUGMENTED)
+    kept, plan = _trimmed(data, order, plan, contamination)
     if len(kept) >= _MANY:
         held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
-        scaling, parts = _fitted(data, train, recipe)
+        scaling, parts = _fitted(data, train, plan)
         own = _own(parts, data, train, scaling)
     else:
         held = kept
-        own = _cross_fitted(data, order, kept, recipe)
-        scaling, parts = _fitted(data, kept, recipe)
+        own = _cross_fitted(data, order, kept, plan)
+        scaling, parts = _fitted(data, kept, plan)
     half = (len(held) + 1) // 2
     combination = _combination(own[held[:half]])
     places = _places(parts, rows_of(data, kept), scaling)
@@ -98,8 +98,8 @@ def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | N
 def fit_with_network(
     data: Data,
     order: Index,
-    plan: NetworkPlan,
-    recipe: Recipe,
+    network: NetworkPlan,
+    plan: PartsPlan,
     *,
     contamination: float | None,
     held_out: float,
@@ -111,28 +111,28 @@ def fit_with_network(
     Args:
         data: n rows.
         order: a permutation of them.
-        plan: the network.
-        recipe: which other parts; or its `kind` is the network's score alone, by name.
+        network: the network.
+        plan: which other parts; or its `kind` is the network's score alone, by name.
         contamination: share of anomalies among the rows, told by the parts without a network.
         held_out: share of the rows that are not learned from.
         samples: posterior samples averaged for a score.
         seed: of everything random.
     """
-    kind = recipe.kind
-    kept, recipe = _trimmed(data, order, replace(recipe, kind="auto"), contamination)
+    kind = plan.kind
+    kept, plan = _trimmed(data, order, replace(plan, kind="auto"), contamination)
     cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
     if cut < 2:
         raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
     held, train = kept[:cut], kept[cut:]
     scaling = measure(rows_of(data, train))
-    learner = plan.learner(scaling, seed)
+    learner = network.learner(scaling, seed)
     name = kind if kind != "auto" else network_kind(learner, scaling, cut)
     if name in ("joint", "authors") and learner.model is None:
         raise BadInput(f"{learner.name} has no latent model: give score_kind='own'")
-    plan.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
+    network.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
     parts: list[Part] = [NetworkScore(learner, name, samples, seed)]
     if kind == "auto":
-        parts = [*_fitted(data, train, recipe)[1], *parts]
+        parts = [*_fitted(data, train, plan)[1], *parts]
     half = (cut + 1) // 2
     combination = _calibrated(parts, rows_of(data, held[:half]), scaling)
     own = _own(parts, data, train, scaling)
@@ -179,11 +179,11 @@ def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
 
 
 def _fitted(
-    data: Data, train: Index, recipe: Recipe
+    data: Data, train: Index, plan: PartsPlan
 ) -> tuple[Scaling, list[NearNormal | Surprises | Patches]]:
     rows = rows_of(data, train)
     scaling = measure(rows)
-    return scaling, [part.fit(batches(rows, scaling)) for part in recipe.parts(scaling.shape)]
+    return scaling, [part.fit(batches(rows, scaling)) for part in plan.parts(scaling.shape)]
 
 
 def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> Tensor:
@@ -200,36 +200,36 @@ def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> T
     return own
 
 
-def _cross_fitted(data: Data, order: Index, kept: Index, recipe: Recipe) -> Tensor:
+def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Tensor:
     """Scores of every row by parts that were fitted to kept rows without it, ``(n, P + 1)``."""
     found: dict[int, Tensor] = {}
     count = min(_FOLDS, len(order))
     for k in range(count):
         fold = order[k::count]
-        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], recipe)
+        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], plan)
         scores = part_scores(parts, rows_of(data, fold), scaling)
         found |= dict(zip(fold.tolist(), scores, strict=True))
     return torch.stack([found[i] for i in range(len(order))])
 
 
 def _trimmed(
-    data: Data, order: Index, recipe: Recipe, contamination: float | None
-) -> tuple[Index, Recipe]:
+    data: Data, order: Index, plan: PartsPlan, contamination: float | None
+) -> tuple[Index, PartsPlan]:
     """The rows without the share that lies farthest from the others, in the same order, by parts
-    that see past a group of so many; and the recipe of such parts."""
+    that see past a group of so many; and the plan of such parts."""
     if contamination is None:
-        return order, recipe
+        return order, plan
     group = math.ceil(contamination * len(order))
-    recipe = replace(recipe, group=group)
+    plan = replace(plan, group=group)
     kept = order
     for _ in range(_ROUNDS):
-        scaling, parts = _fitted(data, kept, replace(recipe, augment=False))
+        scaling, parts = _fitted(data, kept, replace(plan, augment=False))
         wide = [part for part in parts if part.name.startswith(WIDE)] or parts
         scores = _own(wide, data, kept, scaling)
         combined = _combination(scores[kept])(scores[:, :-1], scores[:, -1]).numpy()
         least = np.argsort(combined, kind="stable")[: max(3, len(order) - group)]
         kept = order[np.isin(order, least)]
-    return kept, recipe
+    return kept, plan
 
 
 def _places(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Places | None:
