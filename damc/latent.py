@@ -144,6 +144,10 @@ class LatentModel(nn.Module):
         """log p~(z, x) = log p~(z) + log p(x | z), up to a constant, ``(B,)``."""
         return self.prior.log_prob(z) + self.log_likelihood(x, z)
 
+    def prior_of(self, x: Tensor) -> EnergyPrior:
+        """The prior, whatever x: the target of chains that belong to no image."""
+        return self.prior
+
     def posterior(self, x: Tensor) -> Posterior:
         """p(z | x) up to a constant, as a target for chains, one for each row of x."""
         return ImagePosterior(self, x)

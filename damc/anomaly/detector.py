@@ -24,14 +24,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from damc.anomaly.explain import explain_vectors, in_shape_of
-from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network
-from damc.anomaly.network import QUALITIES, NetworkPlan
-from damc.anomaly.parts import CHEAP, Recipe
+from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network, part_scores
+from damc.anomaly.parameters import check_parameters, plan_of, quality_of
+from damc.anomaly.parts import CHEAP, PartsPlan
+from damc.anomaly.probabilities import confidence, probabilities
 from damc.anomaly.reading import Data, batches, check_finite, read_images
 from damc.anomaly.scaling import Columns, kind_of
-from damc.anomaly.scores import SCORES
 from damc.anomaly.threshold import Threshold
-from damc.errors import BadInput, Diverged
+from damc.errors import BadInput
 from damc.learn import Learner
 
 Scores = NDArray[np.float32]
@@ -137,7 +137,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> AnomalyDetector:
         """Learns normal data; `y` is ignored."""
-        self._check_parameters()
+        check_parameters(self)
         data = self._read(X, reset=True)
         if len(data) < 3:
             raise BadInput(f"n_samples = {len(data)}, but at least 3 are needed")
@@ -148,15 +148,15 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         order = random.permutation(len(data))
         self.seed_ = int(random.randint(2**31 - 1))
-        recipe = Recipe(self.score_kind, self.augment, self.features)
-        if self._quality == "fast" or self.score_kind in CHEAP:
-            fitted = fit_parts(data, order, recipe, self.contamination)
+        plan = PartsPlan(self.score_kind, self.augment, self.features)
+        if quality_of(self) == "fast" or self.score_kind in CHEAP:
+            fitted = fit_parts(data, order, plan, self.contamination)
         else:
             fitted = fit_with_network(
                 data,
                 order,
-                self._plan,
-                recipe,
+                plan_of(self),
+                plan,
                 contamination=self.contamination,
                 held_out=self.held_out,
                 samples=self.samples,
@@ -177,8 +177,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """The scores of every part by name, ``(n,)`` each, in units of their spread on normal
         data."""
         check_is_fitted(self)
-        raw = self._raw(self._read(X, reset=False))
-        standard = (raw - self.fitted_.combination.mean) / self.fitted_.combination.spread
+        raw = part_scores(self.parts_, self._read(X, reset=False), self.scaling_)
+        standard = self.fitted_.combination.standard(raw[:, :-1])
         return {
             part.name: column.float().numpy()
             for part, column in zip(self.parts_, standard.T, strict=True)
@@ -200,27 +200,25 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, method: str = "linear") -> Scores:
         """Probabilities of (normal, anomalous), ``(n, 2)``, made from scores as PyOD makes them.
 
+        Neither way is calibrated, and 0.5 is not the threshold; see `p_values`.
+
         Args:
             X: data.
-            method: "linear", the place of a score between the least and the largest of
-                `decision_scores_`; "unify", the Gaussian tail beyond their mean (Kriegel et al.
-                2011). Neither is calibrated, and 0.5 is not the threshold; see `p_values`.
+            method: "linear" or "unify", see `damc.anomaly.probabilities`.
         """
         return self.probabilities(self.decision_function(X), method)
 
     def probabilities(self, scores: Scores, method: str = "linear") -> Scores:
         """`predict_proba` of scores that are known already, ``(n, 2)``."""
-        own = self.decision_scores_
-        if method == "linear":
-            place = (scores - own.min()) / (float(np.ptp(own)) or 1.0)
-        elif method == "unify":
-            spread = (float(own.std()) or 1.0) * math.sqrt(2)
-            place = torch.erf(torch.from_numpy((scores - own.mean()) / spread)).numpy()
-        else:
-            raise BadInput(f"method is 'linear' or 'unify', got {method!r}")
-        # A score's last digits differ with the batch that it was computed in.
-        anomalous = np.clip(place, 0, 1).round(5)
-        return np.stack([1 - anomalous, anomalous], axis=1)
+        return probabilities(scores, self.decision_scores_, method)
+
+    def predict_confidence(self, X: Any) -> NDArray[np.float64]:
+        """How likely each label of `predict` stays the same under small changes of the training
+        data, ``(n,)`` (PyOD's)."""
+        scores = self.decision_function(X)
+        labels = (scores > self.threshold_).astype(np.int64)
+        share = float(self.labels_.mean()) if self.contamination is None else self.contamination
+        return confidence(scores, self.decision_scores_, labels, share)
 
     def explain(self, X: Any) -> Scores:
         """Where data are anomalous, a map of the shape of X: higher is more anomalous.
@@ -292,52 +290,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def _threshold(self) -> Threshold:
         return Threshold(self.normal_scores_, self.quantile)
 
-    @property
-    def _quality(self) -> str:
-        if self.quality is not None:
-            return self.quality
-        return "balanced" if self._for_network else "fast"
-
-    @property
-    def _for_network(self) -> list[str]:
-        """Parameters given that only a network has a use for."""
-        names = ("preset", "iterations", "batch", "settings")
-        given = [name for name in names if getattr(self, name) is not None]
-        return given + ["score_kind"] * (self.score_kind in SCORES)
-
-    @property
-    def _plan(self) -> NetworkPlan:
-        return NetworkPlan(
-            self._quality,
-            self.preset,
-            self.method,
-            self.iterations,
-            self.batch,
-            self.settings,
-            self.device,
-            self.verbose,
-        )
-
-    def _raw(self, data: Data) -> Tensor:
-        """The score of every part, ``(n, P)``."""
-        from tqdm.auto import tqdm
-
-        found = [
-            torch.stack([part.score(x).double() for part in self.parts_], 1)
-            for x in tqdm(
-                batches(data, self.scaling_),
-                desc="score",
-                disable=not self.verbose,
-                dynamic_ncols=True,
-            )
-        ]
-        return torch.cat(found)
-
     def _scores(self, data: Data) -> Scores:
-        scores = self.fitted_.combination(self._raw(data)).float()
-        if not bool(torch.isfinite(scores).all()):
-            raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
-        return scores.numpy()
+        return self.fitted_.combined(part_scores(self.parts_, data, self.scaling_))
 
     def _read(self, X: Any, *, reset: bool) -> Data:
         """Data as vectors ``(n, d)`` or images ``(n, C, H, W)``, checked; `reset` in `fit`."""
@@ -361,25 +315,3 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
                 f"X holds {kind_of(shape)}, but this detector was fitted to {kind_of(wanted)}"
             )
         return data
-
-    def _check_parameters(self) -> None:
-        if self._quality not in QUALITIES:
-            raise BadInput(f"quality must be one of {', '.join(QUALITIES)}, got {self.quality!r}")
-        for name in ("quantile", "held_out"):
-            if not 0 < getattr(self, name) < 1:
-                raise BadInput(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
-        if self.contamination is not None and not 0 < self.contamination < 0.5:
-            raise BadInput(f"contamination must be None or in (0, 0.5), got {self.contamination}")
-        if self.samples < 1:
-            raise BadInput(f"samples must be at least 1, got {self.samples}")
-        kinds = ("auto", *CHEAP, *SCORES)
-        if self.score_kind not in kinds:
-            raise BadInput(f"score_kind must be one of {', '.join(kinds)}, got {self.score_kind!r}")
-        if self.score_kind == "patches" and self.features is None:
-            raise BadInput("features must be a network where score_kind is 'patches', got None")
-        self._plan.check()
-        if self._quality == "fast" and self._for_network:
-            raise BadInput(
-                f"quality must be 'balanced' or 'best' where {self._for_network[0]} is given, "
-                "got 'fast', which has no network"
-            )

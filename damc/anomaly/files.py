@@ -31,6 +31,7 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.fitting import Fitted, judged_by, network_kind
+from damc.anomaly.parameters import check_parameters
 from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
 from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.scaling import Pixels, scaling_from, settings_of
@@ -84,8 +85,7 @@ def save_detector(detector: AnomalyDetector, folder: str | Path) -> Path:
     elif (folder / "config.json").exists():
         raise BadInput(f"{folder} holds a run, and this detector has no network: give a new folder")
     tensors: dict[str, Tensor] = {
-        "mean": detector.fitted_.combination.mean,
-        "spread": detector.fitted_.combination.spread,
+        **{f"combination.{n}": t for n, t in vars(detector.fitted_.combination).items()},
         "normal": detector.fitted_.normal,
         "own": detector.fitted_.own,
     }
@@ -155,11 +155,11 @@ def open_detector(
         saved = _saved_parts(memory, learner, detector.features, detector.samples)
         asked = ("score_kind", "samples")  # with others, the saved scores do not hold
         same = all(getattr(detector, name) == memory["parameters"][name] for name in asked)
-    detector._check_parameters()
+    check_parameters(detector)
     tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
     places = _saved_places(tensors, detector.features)
     if memory is not None and same and normal is None:
-        combination = Combination(tensors["mean"], tensors["spread"])
+        combination = Combination(**_under(tensors, "combination."))
         fitted = Fitted(
             detector.scaling_,
             saved,

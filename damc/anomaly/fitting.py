@@ -9,7 +9,7 @@ once, from all but a held-out share.
 
 from __future__ import annotations
 
-__all__ = ["Fitted", "fit_parts", "fit_with_network", "judged_by", "network_kind"]
+__all__ = ["Fitted", "fit_parts", "fit_with_network", "judged_by", "network_kind", "part_scores"]
 
 import math
 from collections.abc import Sequence
@@ -22,10 +22,11 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.network import NetworkPlan
-from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, Recipe
+from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, PartsPlan
 from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
 from damc.anomaly.scaling import Columns, Scaling
+from damc.anomaly.scores import detail_of
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner
 
@@ -47,8 +48,9 @@ class Fitted:
         parts: fitted.
         learner: the trained network, or None.
         combination: of the parts' scores.
-        normal: part scores of the rows that the threshold is taken from, ``(m, P)``.
-        own: part scores of all rows, ``(n, P)``.
+        normal: part scores of the rows that the threshold is taken from, and their log detail,
+            ``(m, P + 1)``.
+        own: those of all rows, ``(n, P + 1)``.
         places: says where images are unusual; None for vectors.
     """
 
@@ -61,34 +63,34 @@ class Fitted:
     places: Places | None = None
 
     def combined(self, scores: Tensor) -> NDArray[np.float32]:
-        """The combined score of part scores ``(n, P)``, ``(n,)``."""
-        found = self.combination(scores).float()
+        """The combined score of part scores and log details ``(n, P + 1)``, ``(n,)``."""
+        found = self.combination(scores[:, :-1], scores[:, -1]).float()
         if not bool(torch.isfinite(found).all()):
             raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
         return found.numpy()
 
 
-def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | None) -> Fitted:
+def fit_parts(data: Data, order: Index, plan: PartsPlan, contamination: float | None) -> Fitted:
     """A detector without a network.
 
     Args:
         data: n rows.
         order: a permutation of them.
-        recipe: which parts; of many images no variants are made.
+        plan: which parts; of many images no variants are made.
         contamination: share of anomalies among the rows; None is none.
     """
-    recipe = replace(recipe, augment=recipe.augment and len(order) <= _AUGMENTED)
-    kept, recipe = _trimmed(data, order, recipe, contamination)
+    plan = replace(plan, augment=plan.augment and len(order) <= _AUGMENTED)
+    kept, plan = _trimmed(data, order, plan, contamination)
     if len(kept) >= _MANY:
         held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
-        scaling, parts = _fitted(data, train, recipe)
+        scaling, parts = _fitted(data, train, plan)
         own = _own(parts, data, train, scaling)
     else:
         held = kept
-        own = _cross_fitted(data, order, kept, recipe)
-        scaling, parts = _fitted(data, kept, recipe)
+        own = _cross_fitted(data, order, kept, plan)
+        scaling, parts = _fitted(data, kept, plan)
     half = (len(held) + 1) // 2
-    combination = Combination.fit(own[held[:half]])
+    combination = _combination(own[held[:half]])
     places = _places(parts, rows_of(data, kept), scaling)
     return Fitted(scaling, parts, None, combination, own[held[half:]], own, places)
 
@@ -96,8 +98,8 @@ def fit_parts(data: Data, order: Index, recipe: Recipe, contamination: float | N
 def fit_with_network(
     data: Data,
     order: Index,
-    plan: NetworkPlan,
-    recipe: Recipe,
+    network: NetworkPlan,
+    plan: PartsPlan,
     *,
     contamination: float | None,
     held_out: float,
@@ -109,28 +111,28 @@ def fit_with_network(
     Args:
         data: n rows.
         order: a permutation of them.
-        plan: the network.
-        recipe: which other parts; or its `kind` is the network's score alone, by name.
+        network: the network.
+        plan: which other parts; or its `kind` is the network's score alone, by name.
         contamination: share of anomalies among the rows, told by the parts without a network.
         held_out: share of the rows that are not learned from.
         samples: posterior samples averaged for a score.
         seed: of everything random.
     """
-    kind = recipe.kind
-    kept, recipe = _trimmed(data, order, replace(recipe, kind="auto"), contamination)
+    kind = plan.kind
+    kept, plan = _trimmed(data, order, replace(plan, kind="auto"), contamination)
     cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
     if cut < 2:
         raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
     held, train = kept[:cut], kept[cut:]
     scaling = measure(rows_of(data, train))
-    learner = plan.learner(scaling, seed)
+    learner = network.learner(scaling, seed)
     name = kind if kind != "auto" else network_kind(learner, scaling, cut)
     if name in ("joint", "authors") and learner.model is None:
         raise BadInput(f"{learner.name} has no latent model: give score_kind='own'")
-    plan.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
+    network.train(learner, images_of(rows_of(data, train), scaling), scaling, seed)
     parts: list[Part] = [NetworkScore(learner, name, samples, seed)]
     if kind == "auto":
-        parts = [*_fitted(data, train, recipe)[1], *parts]
+        parts = [*_fitted(data, train, plan)[1], *parts]
     half = (cut + 1) // 2
     combination = _calibrated(parts, rows_of(data, held[:half]), scaling)
     own = _own(parts, data, train, scaling)
@@ -152,10 +154,21 @@ def judged_by(
         raise BadInput(f"normal data must be at least 2 rows, got {len(normal)}")
     index = np.arange(len(normal))
     combination = _calibrated(parts, rows_of(normal, index[:half]), scaling)
-    own = _scores(parts, normal, scaling)
+    own = part_scores(parts, normal, scaling)
     if places is None:
         places = _places(parts, normal, scaling)
     return Fitted(scaling, parts, learner, combination, own[half:], own, places)
+
+
+def part_scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
+    """The score of every part, and the log detail last, which is 0 for vectors, ``(n, P + 1)``."""
+    vectors = isinstance(scaling, Columns)
+    found = []
+    for x in batches(data, scaling):
+        detail = torch.zeros(len(x)) if vectors else detail_of(x).log()
+        columns = [*(part.score(x) for part in parts), detail]
+        found.append(torch.stack([column.double().cpu() for column in columns], 1))
+    return torch.cat(found)
 
 
 def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
@@ -166,67 +179,57 @@ def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
 
 
 def _fitted(
-    data: Data, train: Index, recipe: Recipe
+    data: Data, train: Index, plan: PartsPlan
 ) -> tuple[Scaling, list[NearNormal | Surprises | Patches]]:
     rows = rows_of(data, train)
     scaling = measure(rows)
-    return scaling, [part.fit(batches(rows, scaling)) for part in recipe.parts(scaling.shape)]
+    return scaling, [part.fit(batches(rows, scaling)) for part in plan.parts(scaling.shape)]
 
 
 def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> Tensor:
-    """Scores of every row, ``(n, P)``: by its neighbors, those fitted to are judged without it."""
-    own = torch.empty(len(data), len(parts), dtype=torch.float64)
+    """Scores of every row, and log detail, ``(n, P + 1)``: near normal, each without itself."""
+    own = torch.empty(len(data), len(parts) + 1, dtype=torch.float64)
     others = np.setdiff1d(np.arange(len(data)), train)
     if len(others):
-        own[others] = _scores(parts, rows_of(data, others), scaling)
-    rest = [k for k, part in enumerate(parts) if not isinstance(part, NearNormal)]
-    if rest:
-        learned = _scores([parts[k] for k in rest], rows_of(data, train), scaling)
+        own[others] = part_scores(parts, rows_of(data, others), scaling)
+    others_too = [part for part in parts if not isinstance(part, NearNormal)]
+    learned = iter(part_scores(others_too, rows_of(data, train), scaling).T)
     for k, part in enumerate(parts):
-        own[train, k] = (
-            part.own.double() if isinstance(part, NearNormal) else learned[:, rest.index(k)]
-        )
+        own[train, k] = part.own.double() if isinstance(part, NearNormal) else next(learned)
+    own[train, -1] = next(learned)
     return own
 
 
-def _cross_fitted(data: Data, order: Index, kept: Index, recipe: Recipe) -> Tensor:
-    """Scores of every row by parts that were fitted to kept rows without it, ``(n, P)``."""
+def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Tensor:
+    """Scores of every row by parts that were fitted to kept rows without it, ``(n, P + 1)``."""
     found: dict[int, Tensor] = {}
     count = min(_FOLDS, len(order))
     for k in range(count):
         fold = order[k::count]
-        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], recipe)
-        scores = _scores(parts, rows_of(data, fold), scaling)
+        scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], plan)
+        scores = part_scores(parts, rows_of(data, fold), scaling)
         found |= dict(zip(fold.tolist(), scores, strict=True))
     return torch.stack([found[i] for i in range(len(order))])
 
 
 def _trimmed(
-    data: Data, order: Index, recipe: Recipe, contamination: float | None
-) -> tuple[Index, Recipe]:
+    data: Data, order: Index, plan: PartsPlan, contamination: float | None
+) -> tuple[Index, PartsPlan]:
     """The rows without the share that lies farthest from the others, in the same order, by parts
-    that see past a group of so many; and the recipe of such parts."""
+    that see past a group of so many; and the plan of such parts."""
     if contamination is None:
-        return order, recipe
+        return order, plan
     group = math.ceil(contamination * len(order))
-    recipe = replace(recipe, group=group)
+    plan = replace(plan, group=group)
     kept = order
     for _ in range(_ROUNDS):
-        scaling, parts = _fitted(data, kept, replace(recipe, augment=False))
+        scaling, parts = _fitted(data, kept, replace(plan, augment=False))
         wide = [part for part in parts if part.name.startswith(WIDE)] or parts
         scores = _own(wide, data, kept, scaling)
-        combined = Combination.fit(scores[kept])(scores).numpy()
+        combined = _combination(scores[kept])(scores[:, :-1], scores[:, -1]).numpy()
         least = np.argsort(combined, kind="stable")[: max(3, len(order) - group)]
         kept = order[np.isin(order, least)]
-    return kept, recipe
-
-
-def _scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
-    """The score of every part, ``(n, P)``."""
-    found = [
-        torch.stack([part.score(x).double() for part in parts], 1) for x in batches(data, scaling)
-    ]
-    return torch.cat(found)
+    return kept, plan
 
 
 def _places(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Places | None:
@@ -244,4 +247,8 @@ def _calibrated(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Combin
     for part in parts:
         if isinstance(part, NetworkScore):
             part.calibrate(batches(normal, scaling))
-    return Combination.fit(_scores(parts, normal, scaling))
+    return _combination(part_scores(parts, normal, scaling))
+
+
+def _combination(scores: Tensor) -> Combination:
+    return Combination.fit(scores[:, :-1], scores[:, -1])

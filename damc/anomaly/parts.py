@@ -6,7 +6,7 @@ Every part takes model-scale data, images ``(B, C, H, W)`` in [-1, 1] or standar
 
 from __future__ import annotations
 
-__all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "Recipe"]
+__all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "PartsPlan"]
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ class NetworkScore:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class PartsPlan:
     """Which parts a detector has that need no training of a network.
 
     Attributes:

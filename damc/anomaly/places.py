@@ -14,13 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from damc.anomaly.combine import Combination
 from damc.anomaly.neighbors import nearest
-from damc.anomaly.surprise import Surprise
+from damc.anomaly.surprise import Surprise, sample_windows
 from damc.errors import BadInput
 
 _SHARE = 0.02  # of an image's places, whose mean counts
 _REMEMBERED = 10_000  # places of normal images that `Patches` compares with
 _NEAREST = 3
+_STANDARD = 64  # images whose maps tell what is usual at each scale
+_LEAST = 28  # pixels a side that images are averaged down to at most
 
 
 class Places(Protocol):
@@ -45,31 +48,75 @@ class Places(Protocol):
 
 
 class Surprises:
-    """The log surprise of `damc.anomaly.surprise`, which needs no network."""
+    """The log surprise of `damc.anomaly.surprise` at one or several scales; needs no network.
+
+    Large images are looked at as they are, and averaged down by 2, 4, ... to not less than 28
+    pixels, in which a large defect is small. What any scale finds unusual is, as in
+    `damc.anomaly.combine`.
+    """
 
     name = "surprise"
 
     def __init__(self) -> None:
-        self.surprise: Surprise | None = None
+        self.surprises: list[Surprise] = []
+        self.combination: Combination | None = None
 
     def fit(self, batches: Iterable[Tensor]) -> Surprises:
-        self.surprise = Surprise.fit(batches, torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        windows: list[list[Tensor]] = []
+        first: list[Tensor] = []
+        for x in batches:
+            scales = _scales(x)
+            windows = windows or [[] for _ in scales]
+            for kept, each in zip(windows, scales, strict=True):
+                kept.append(sample_windows(each, generator))
+            if sum(map(len, first)) < _STANDARD:
+                first.append(x[:_STANDARD])
+        if not first:
+            raise BadInput("the surprise must be fitted to at least 1 image, got none")
+        channels = first[0].shape[1]
+        self.surprises = [Surprise.of(torch.cat(each), channels) for each in windows]
+        few = torch.cat(first)[:_STANDARD]
+        values = torch.stack([m.flatten() for m in self._maps(few, 5)], 1)
+        self.combination = Combination.fit(values)
         return self
 
     def map(self, x: Tensor) -> Tensor:
-        assert self.surprise is not None
-        return self.surprise.map(x)
+        return self._combined(x, 5)
 
     def score(self, x: Tensor) -> Tensor:
-        assert self.surprise is not None
-        return _most_unusual(self.surprise.map(x, smooth=3))
+        return _most_unusual(self._combined(x, 3))
 
     def state(self) -> dict[str, Tensor]:
-        assert self.surprise is not None
-        return {"filters": self.surprise.filters, "bias": self.surprise.bias}
+        assert self.combination is not None
+        found = {f"combination.{n}": t for n, t in vars(self.combination).items()}
+        for k, each in enumerate(self.surprises):
+            found |= {f"filters{k}": each.filters, f"bias{k}": each.bias}
+        return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        self.surprise = Surprise(state["filters"], state["bias"])
+        start = "combination."
+        fields = {n[len(start) :]: t for n, t in state.items() if n.startswith(start)}
+        self.combination = Combination(**fields)
+        self.surprises = [
+            Surprise(state[f"filters{k}"], state[f"bias{k}"]) for k in range(len(fields["mean"]))
+        ]
+
+    def _combined(self, x: Tensor, smooth: int) -> Tensor:
+        assert self.combination is not None
+        maps = torch.stack(self._maps(x, smooth), -1)
+        return self.combination(maps.flatten(0, 2)).view(maps.shape[:3])
+
+    def _maps(self, x: Tensor, smooth: int) -> list[Tensor]:
+        """The map of every scale in the size of x, ``(B, H, W)`` each."""
+        found = []
+        for surprise, each in zip(self.surprises, _scales(x), strict=True):
+            m = surprise.map(each, smooth)[:, None]
+            size = [x.shape[2], x.shape[3]]
+            if list(m.shape[2:]) != size:
+                m = functional.interpolate(m, size, mode="bilinear", align_corners=False)
+            found.append(m[:, 0])
+        return found
 
 
 class Patches:
@@ -143,6 +190,14 @@ class Patches:
             for each in maps[1:]
         ]
         return torch.cat([maps[0], *same], 1).float().cpu()
+
+
+def _scales(x: Tensor) -> list[Tensor]:
+    """Images ``(B, C, H, W)`` as they are, and averaged down by 2, 4, ..."""
+    found = [x]
+    while min(found[-1].shape[2:]) >= 2 * _LEAST:
+        found.append(functional.avg_pool2d(found[-1], 2))
+    return found
 
 
 def _listed(f: Any) -> list[Tensor]:

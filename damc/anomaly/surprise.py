@@ -11,9 +11,9 @@ which is 1 on average for normal images. It is one convolution with a few filter
 
 from __future__ import annotations
 
-__all__ = ["Surprise"]
+__all__ = ["Surprise", "sample_windows"]
 
-from collections.abc import Iterable
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from damc.errors import BadInput
 
-_WINDOWS = 200  # windows of an image that the covariance is estimated from
+_WINDOWS = 50  # of an image, from which the covariance is estimated
 _BLOCK = 2  # pixels a side that are predicted together
 _RIDGE = 1e-3  # of the mean variance, added to every pixel's
 
@@ -40,33 +40,23 @@ class Surprise:
     bias: Tensor
 
     @classmethod
-    def fit(cls, batches: Iterable[Tensor], generator: torch.Generator) -> Surprise:
-        """From normal images, ``(B, C, H, W)`` at a time; all sides at least 3 pixels."""
-        n, total, product = 0, torch.zeros(()), torch.zeros(())
-        for x in batches:
-            c, side = x.shape[1], min(x.shape[2:])
-            if side < 3:
-                raise BadInput(f"images must be at least 3 pixels a side, got {side}")
-            reach = min(3, (side - 1) // 2)
-            w = _windows(x, reach, generator).double()
-            n += len(w)
-            total = total + w.sum(0)
-            product = product + w.T @ w
-        if not n:
-            raise BadInput("the surprise must be fitted to at least 1 image, got none")
-        mean = total / n
-        covariance = product / n - torch.outer(mean, mean)
+    def of(cls, windows: Tensor, channels: int) -> Surprise:
+        """From windows of normal images, ``(N, C k k)``."""
+        w = windows.double()
+        k = math.isqrt(w.shape[1] // channels)
+        reach = (k - _BLOCK) // 2
+        mean = w.mean(0)
+        covariance = (w - mean).T @ (w - mean) / len(w)
         ridge = _RIDGE * covariance.diagonal().mean() + 1e-12
         precision = torch.linalg.inv(covariance + ridge * torch.eye(len(mean), dtype=mean.dtype))
-        k = 2 * reach + _BLOCK
-        middle = torch.zeros(c, k, k, dtype=torch.bool)
+        middle = torch.zeros(channels, k, k, dtype=torch.bool)
         middle[:, reach : reach + _BLOCK, reach : reach + _BLOCK] = True
         inner = middle.flatten().nonzero()[:, 0]
         # With the precision K of a window, e = K_bb^-1 K_b. (x - mean), and Cov(e) = K_bb^-1.
         root = torch.linalg.cholesky(torch.linalg.inv(precision[inner][:, inner])).T
         whitened = root @ precision[inner]
         bias = -(whitened @ mean)
-        return cls(whitened.float().view(-1, c, k, k), bias.float())
+        return cls(whitened.float().view(-1, channels, k, k), bias.float())
 
     def map(self, x: Tensor, smooth: int = 5) -> Tensor:
         """The log surprise at every pixel of x ``(B, C, H, W)``, ``(B, H, W)``.
@@ -86,8 +76,15 @@ class Surprise:
         return functional.avg_pool2d(found, 2 * reach + 1, stride=1)[:, 0]
 
 
-def _windows(x: Tensor, reach: int, generator: torch.Generator) -> Tensor:
-    """Some windows of every image, ``(N, C k k)``; edges are mirrored."""
+def sample_windows(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Some windows of every image ``(B, C, H, W)``, ``(N, C k k)``; edges are mirrored.
+
+    The windows are 8 pixels a side, or less in images below 7; those must have 3 at least.
+    """
+    side = min(x.shape[2:])
+    if side < 3:
+        raise BadInput(f"images must be at least 3 pixels a side, got {side}")
+    reach = min(3, (side - 1) // 2)
     k = 2 * reach + _BLOCK
     padded = functional.pad(x, (reach, reach, reach, reach), mode="reflect")
     h, w = padded.shape[2] - k + 1, padded.shape[3] - k + 1

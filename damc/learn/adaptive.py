@@ -153,7 +153,7 @@ class AdaptiveCE(Learner):
         prior = Langevin(s.prior_step_size, s.prior_steps)
         self.chains = {
             "posterior": Chain(starts, posterior, model.posterior),
-            "prior": Chain(starts, prior, lambda x: model.prior),
+            "prior": Chain(starts, prior, model.prior_of),
         }
         add = partial(self.optimizers.add, betas=s.betas)
         add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))

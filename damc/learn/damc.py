@@ -151,7 +151,7 @@ class DAMC(Learner):
         self.prior_chain = Chain(
             AmortizedStarts(self.target, s.start_solver, s.start_steps, conditional=False),
             Langevin(s.prior_step_size, s.prior_steps),
-            lambda x: model.prior,
+            model.prior_of,
         )
         add = partial(self.optimizers.add, betas=s.betas)
         add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))

@@ -71,7 +71,7 @@ class LEBM(Learner):
         prior, d = Langevin(s.prior_step_size, s.prior_steps), model.latent_dim
         self.chains = {
             "posterior": Chain(NoiseStarts(d), posterior, model.posterior),
-            "prior": Chain(self.prior_starts(d), prior, lambda x: model.prior),
+            "prior": Chain(self.prior_starts(d), prior, model.prior_of),
         }
         add = partial(self.optimizers.add, betas=s.betas)
         add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))

@@ -94,7 +94,7 @@ class NALR(Learner):
         prior, d = Langevin(s.prior_step_size, s.prior_steps), model.latent_dim
         self.chains = {
             "posterior": Chain(PersistentStarts(d), posterior, model.posterior),
-            "prior": Chain(NoiseStarts(d), prior, lambda x: model.prior),
+            "prior": Chain(NoiseStarts(d), prior, model.prior_of),
         }
         add, rate = partial(self.optimizers.add, betas=s.betas), self.stages.rate
         add("decoder", model.decoder.parameters(), rate(s.decoder_rate, s.decay, 1))

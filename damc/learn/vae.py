@@ -21,6 +21,7 @@ from damc.learn.parts import Metrics
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Infer
 from damc.nets.networks import Networks
+from damc.noise import normal_like
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def gaussian_encoder(networks: Networks) -> nn.Module:
 
 def draw(m: Tensor, log_v: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """z = m + v^(1/2) w with w ~ N(0, I), through which gradients pass, ``(B, d)``."""
-    return torch.addcmul(m, (log_v / 2).exp(), torch.empty_like(m).normal_(generator=generator))
+    return torch.addcmul(m, (log_v / 2).exp(), normal_like(m, generator))
 
 
 def divergence(m: Tensor, log_v: Tensor) -> Tensor:

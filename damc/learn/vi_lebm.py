@@ -67,7 +67,7 @@ class VILEBM(Learner):
         super().__init__(s, networks, model)
         self.encoder = encoder
         kernel = Langevin(s.prior_step_size, s.prior_steps)
-        self.chains = {"prior": Chain(NoiseStarts(model.latent_dim), kernel, lambda x: model.prior)}
+        self.chains = {"prior": Chain(NoiseStarts(model.latent_dim), kernel, model.prior_of)}
         add = partial(self.optimizers.add, betas=s.betas)
         if model.prior.energy is not None:
             add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))

@@ -25,7 +25,8 @@ def test_the_combined_score_is_its_formula_and_ignores_units() -> None:
 
 
 def test_one_part_is_enough_and_two_are_more() -> None:
-    both = Combination(torch.zeros(2), torch.ones(2))
+    ones = torch.ones(2)
+    both = Combination(0 * ones, ones, 0 * ones, ones, 0 * ones)
     one, blind, two = both(torch.tensor([[5.0, 0.0], [5.0, -5.0], [5.0, 5.0]]))
     assert float(two) == pytest.approx(5)
     assert 5 - math.log(2) < float(blind) < float(one) < float(two)
@@ -33,6 +34,26 @@ def test_one_part_is_enough_and_two_are_more() -> None:
     assert float(constant(torch.tensor([[3.0, 4.0]]))) == pytest.approx(math.log((1 + math.e) / 2))
     with pytest.raises(BadInput, match=r"\(n, P\)"):
         Combination.fit(torch.zeros(0, 2))
+
+
+def test_simple_and_busy_anomalies_both_stand_out() -> None:
+    """Scores grow with detail; an anomaly of little detail scores like a usual normal image, one of
+    much detail like the busiest: either is found, and more detail than normal is no excuse."""
+    g = torch.Generator().manual_seed(0)
+    c = torch.randn(2000, generator=g, dtype=torch.float64)
+    s = (c + 0.3 * torch.randn(2000, generator=g, dtype=torch.float64))[:, None]
+    found = Combination.fit(s, c)
+    assert float(found.slope) == pytest.approx(0.5, abs=0.02)  # half of 1
+    normal = found(s, c)
+    odd = found(torch.tensor([[0.6], [4.0]]), torch.tensor([-2.0, 3.0]))
+    plain = Combination.fit(s)(torch.tensor([[0.6]]))
+    rank = (normal < odd[0]).double().mean(), (normal < odd[1]).double().mean()
+    assert rank[0] > 0.95 and rank[1] > 0.99
+    assert (Combination.fit(s)(s) < plain).double().mean() < 0.8
+    busier = found(torch.tensor([[4.0]]), torch.tensor([9.0]))
+    assert float(busier) == pytest.approx(float(odd[1]), abs=0.2)
+    equal = Combination.fit(s, torch.full((2000,), 3.0))  # nothing to learn of detail
+    assert torch.allclose(equal(s, torch.full((2000,), 3.0)), Combination.fit(s)(s))
 
 
 def test_fresh_scores_exceed_the_threshold_as_often_as_promised() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from damc import AnomalyDetector, BadInput
 from damc.anomaly.parts import NetworkScore
+from damc.anomaly.probabilities import confidence
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
 from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import load_images
@@ -184,6 +186,30 @@ def test_images_of_any_shape(images: Any, shape: tuple[int, int, int]) -> None:
     assert detector.learner_.networks.shape == shape
     assert detector.decision_function(images).shape == (6,)
     assert detector.reconstruct(images).shape == (6, *shape)
+
+
+def test_confidence_is_that_of_pyod(rows: np.ndarray[Any, Any]) -> None:
+    knn = pytest.importorskip("pyod.models.knn").KNN(contamination=0.1).fit(rows)
+    new = np.concatenate([rows[:10] + 0.1, rows[:5] * 3])
+    scores, labels = knn.decision_function(new), knn.predict(new)
+    theirs = knn.predict_confidence(new)
+    assert np.allclose(confidence(scores, knn.decision_scores_, labels, 0.1), theirs)
+    detector = AnomalyDetector(contamination=0.1, random_state=0).fit(rows)
+    ours = detector.predict_confidence(rows * 30)
+    assert detector.predict(rows * 30).all() and (ours > 0.99).all()
+
+
+def test_a_thousand_images_are_scored_in_a_second() -> None:
+    """5,000 images of 28x28 to compare with; the floor leaves room for a busy machine."""
+    x = np.random.default_rng(0).integers(0, 256, (6000, 28, 28), np.uint8)
+    detector = AnomalyDetector(random_state=0).fit(x[:5000])
+    assert len(detector.parts_[0].neighbors.points) == 5 * 4000
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        detector.decision_function(x[5000:])
+        times.append(time.process_time() - start)
+    assert min(times) < 2, times
 
 
 def test_digits_that_were_not_learned_are_found() -> None:

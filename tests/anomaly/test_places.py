@@ -16,7 +16,7 @@ from torch.nn import functional
 import damc
 from damc import AnomalyDetector, BadInput
 from damc.anomaly.places import Patches
-from damc.anomaly.surprise import Surprise
+from damc.anomaly.surprise import Surprise, sample_windows
 
 
 def fields(n: int, side: int, seed: int = 0, channels: int = 1) -> Tensor:
@@ -31,7 +31,8 @@ def fields(n: int, side: int, seed: int = 0, channels: int = 1) -> Tensor:
 
 def test_the_surprise_is_the_error_of_a_regression_on_the_surroundings() -> None:
     x = fields(400, 8)
-    found = Surprise.fit([x], torch.Generator().manual_seed(0))
+    g = torch.Generator().manual_seed(0)
+    found = Surprise.of(sample_windows(x, g), channels=1)
     windows = x[:, 0].flatten(1).numpy().astype(np.float64)
     inner = np.zeros((8, 8), bool)
     inner[3:5, 3:5] = True
@@ -148,6 +149,7 @@ def test_large_images_are_looked_at_place_by_place() -> None:
     x = fields(24, 100, channels=3).numpy()
     detector = AnomalyDetector(random_state=0).fit(x)
     assert [part.name for part in detector.parts_] == ["pixels", "gradients", "surprise"]
+    assert len(detector.fitted_.places.surprises) == 2  # of 100 and 50 pixels
     scratched = x[:2].copy()
     scratched[:, :, 50, 30:60] = 1
     assert (

@@ -99,16 +99,14 @@ class Copyist(Learner):
         super().__init__()
         self.images, self.factor = images, nn.Parameter(torch.tensor(factor))
 
-    def sample(
-        self,
-        n: int,
-        *,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        chosen = torch.randint(len(self.images), (n,), generator=generator)
-        return (self.images[chosen] + 1) * self.factor.detach() - 1
+    def draws(self) -> Any:
+        def model(n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
+            return self.images[torch.randint(len(self.images), (n,), generator=generator)]
+
+        return {"model": model}
+
+    def decode(self, z: Tensor) -> Tensor:
+        return (z + 1) * self.factor.detach() - 1
 
     def reconstruct(
         self, x: Tensor, *, refine: bool = True, generator: torch.Generator | None = None

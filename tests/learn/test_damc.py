@@ -278,3 +278,17 @@ def test_the_decoder_may_learn_longer_from_the_same_samples() -> None:
         once.update("decoder", once.model.squared_error(x, z_pos).mean())
     for one, other in zip(once.parameters(), thrice.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_learner_can_be_pickled() -> None:
+    """As scikit-learn's tools do with a detector: neither the EMA nor the chains hold closures."""
+    import pickle
+
+    learner = DAMC.from_preset("digits-small").eval()
+    again = pickle.loads(pickle.dumps(learner))  # noqa: S301
+    x = torch.rand(2, 1, 8, 8) * 2 - 1
+    one, two = (
+        each.reconstruct(x, generator=torch.Generator().manual_seed(0)) for each in (learner, again)
+    )
+    assert torch.equal(one, two)
+    again.ema.update()
