@@ -14,7 +14,7 @@ from torch import Tensor
 import damc
 from benchmarks.posteriors import POSTERIORS, load
 from benchmarks.targets import TARGETS, Known
-from damc.supports import as_support
+from damc.sampling.supports import as_support
 
 CHAINS = 500
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
-    from damc.sampling import Draws, sample
+    from damc.sampling.sample import Draws, sample
     from damc.train.loop import fit
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ _PLACES = {
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
-    "damc.sampling": ("Draws", "sample"),
+    "damc.sampling.sample": ("Draws", "sample"),
     "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}

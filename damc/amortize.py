@@ -23,7 +23,7 @@ from damc.diffusion.standardize import Standardize
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.packed import PackedDenoiser
-from damc.noise import normal
+from damc.randomness import normal
 
 
 class Amortizer(nn.Module):

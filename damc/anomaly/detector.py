@@ -238,7 +238,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
 
     def reconstruct(self, X: Any) -> Tensor:
         """Data as the network sees them, in its own scale, ``(n, C, H, W)``."""
-        from damc.noise import SharedNoise
+        from damc.randomness import SharedNoise
 
         check_is_fitted(self)
         if self.learner_ is None:

@@ -13,7 +13,7 @@ from damc.data import Images
 from damc.errors import BadInput
 from damc.learn import LEARNERS, Learner, find_method
 from damc.learn.presets import Preset, find_preset
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 
 QUALITIES = ("fast", "balanced", "best")
 """No network; one that learns for about 3 minutes on two cores; for about 20."""

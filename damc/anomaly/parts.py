@@ -21,7 +21,7 @@ from damc.anomaly.places import Patches, Surprises
 from damc.anomaly.scores import Calibration, score
 from damc.errors import BadInput
 from damc.learn import Learner
-from damc.noise import SharedNoise
+from damc.randomness import SharedNoise
 
 
 class Part(Protocol):

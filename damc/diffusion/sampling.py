@@ -11,7 +11,7 @@ from torch import Tensor
 
 from damc.diffusion.schedule import Schedule
 from damc.errors import BadInput
-from damc.noise import normal_like
+from damc.randomness import normal_like
 
 Epsilon = Callable[[Tensor, int], Tensor]  # (z_u, index of u on the grid) -> eps^
 Velocity = Callable[[Tensor, int], Tensor]  # (y, index of u on the grid) -> dy / du

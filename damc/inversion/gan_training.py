@@ -22,10 +22,10 @@ from damc.inversion.gan import GAN, GANSettings, GANSizes
 from damc.inversion.stylegan import check_resolution
 from damc.learn.learner import count
 from damc.metrics.frechet import distances, statistics
+from damc.randomness import global_seed
 from damc.report import plots
 from damc.report.page import Section, write_report
 from damc.report.results import labeled
-from damc.seeds import global_seed
 from damc.tasks.evaluate import choose_features
 from damc.tasks.generate import generate
 from damc.tasks.summarize import Summary, training_seconds

@@ -19,7 +19,7 @@ from damc.inversion.source import Source, open_source
 from damc.inversion.stylegan_encoder import load_style_encoder
 from damc.inversion.training import train_inversion
 from damc.inversion.vgg import load_vgg16
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 
 
 def prepare(

@@ -20,7 +20,7 @@ from damc.inversion.source import Source
 from damc.inversion.stylegan import StyleDecoder
 from damc.inversion.stylegan_encoder import StyleEncoder
 from damc.inversion.vgg import VGG16
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.train.loop import fit
 from damc.train.origin import Origin
 from damc.train.run import Run

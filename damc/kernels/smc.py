@@ -124,7 +124,7 @@ def anneal(
     if reference is None:
         if dim is None or dim < 1:
             raise BadInput(f"anneal must be given a reference or the dim of the target, got {dim}")
-        reference = pilot(still(target), dim, budget=budget, generator=generator).reference
+        reference = pilot(frozen(target), dim, budget=budget, generator=generator).reference
     z = reference.sample(particles, generator)
     path = _Path(frozen(target), reference)
     p, r = path.parts(z)

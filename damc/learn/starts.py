@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
-from damc.noise import normal
+from damc.randomness import normal
 
 
 class Starts:

@@ -21,7 +21,7 @@ from damc.learn.parts import Metrics
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Infer
 from damc.nets.networks import Networks
-from damc.noise import normal_like
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)

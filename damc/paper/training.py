@@ -19,7 +19,7 @@ from damc.files import write_atomically
 from damc.learn import find_method
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.tasks.summarize import training_seconds
 from damc.train.feed import batches
 from damc.train.loop import fit

@@ -22,7 +22,7 @@ from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.learn.damc import DAMC
 from damc.learn.presets import Preset
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.tasks.presets import network_sizes
 
 _TRAINING_IMAGES = {

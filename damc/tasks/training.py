@@ -19,7 +19,7 @@ from damc.learn import find_method
 from damc.learn.damc import DAMCSettings
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.tasks.summarize import Summary, draw_pictures, summarize
 from damc.train.loop import fit
 from damc.train.origin import Origin, Unseen

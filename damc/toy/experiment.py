@@ -30,7 +30,7 @@ from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Gaussian, Independence
 from damc.kernels.langevin import Langevin
 from damc.kernels.mala import MALA
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.toy.pictures import (
     density_images,
     draw_pooled,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput
-from damc.seeds import derive_seed
+from damc.randomness import derive_seed
 
 if TYPE_CHECKING:
     from damc.data.images import Images

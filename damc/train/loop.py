@@ -23,7 +23,7 @@ from torch import Tensor
 from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_learner
-from damc.seeds import derive_seed, global_seed
+from damc.randomness import derive_seed, global_seed
 from damc.train.devices import Place, average, open_place
 from damc.train.feed import Stream, batches
 from damc.train.run import Run

@@ -22,7 +22,7 @@ from damc.anomaly.probabilities import confidence
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
 from damc.anomaly.sizing import preset_for_images, preset_for_vectors
 from damc.data import load_images
-from damc.noise import SharedNoise
+from damc.randomness import SharedNoise
 
 QUICK: dict[str, Any] = {
     "iterations": 1,

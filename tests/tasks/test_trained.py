@@ -11,7 +11,7 @@ from damc.data import load_images
 from damc.errors import BadInput
 from damc.learn import find_method
 from damc.learn.presets import find_preset
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.tasks.reconstruct import reconstruct_run
 from damc.tasks.trained import Trained, image_shape
 from damc.tasks.training import default_folder, last_checkpoint

@@ -8,7 +8,7 @@ import torch
 from damc.data import load_images
 from damc.errors import BadInput
 from damc.learn import LEARNERS, find_method
-from damc.seeds import global_seed
+from damc.randomness import global_seed
 from damc.tasks.transitions import _mixing, transitions
 
 

@@ -3,7 +3,7 @@
 A pilot finds where the density is, annealed SMC carries particles there twice (the second time from
 a reference that fits what the first one found), more moves of the kernel refine them, and the
 verdict says whether all of this agrees; see `damc.kernels.pilot`, `damc.kernels.smc` and
-`damc.verdict`.
+`damc.sampling.verdict`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from damc.kernels.mover import Budget, Possible
 from damc.kernels.pilot import Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
-from damc.supports import Support, as_support
-from damc.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
+from damc.sampling.supports import Support, as_support
+from damc.sampling.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
 
 _FIRST = 1024  # particles of the first annealing
 _SECOND = 2048  # of the second one
@@ -115,7 +115,8 @@ def sample(
             can take them. -inf and NaN mean that a point is impossible.
         dim: size of a point.
         n: how many draws.
-        support: a constraint of `torch.distributions.constraints`, or a list; see `damc.supports`.
+        support: a constraint of `torch.distributions.constraints`, or a list of them; see
+            `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
         gradients: at most so many gradients of the log-density, counted for each point.
         minutes: at most about so much time.

@@ -13,7 +13,7 @@ from damc.kernels.mover import Budget, Mover
 from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
-from damc.verdict import Evidence, lost_paths, tail_index, verdict, worth, worth_each
+from damc.sampling.verdict import Evidence, lost_paths, tail_index, verdict, worth, worth_each
 
 D = torch.float64
 LOG_Z = math.log(2 * math.pi)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Beta, Dirichlet, Gamma, LKJCholesky, Uniform, constraints
 
 from damc import MALA, BadInput
-from damc.supports import Support, as_support
+from damc.sampling.supports import Support, as_support
 
 D = torch.float64
 
