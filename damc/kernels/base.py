@@ -43,6 +43,8 @@ class StepInfo(NamedTuple):
     log_prob: Tensor  # at the points it left from, (B,)
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     acceptance: Tensor | None = None  # probability, (B,); None if no move is ever refused
+    local_acceptance: Tensor | None = None  # of `Independence`'s local kernel, (B,)
+    divergent: Tensor | None = None  # proposals refused because they are not finite, bool, (B,)
 
 
 class Info(NamedTuple):
@@ -53,6 +55,8 @@ class Info(NamedTuple):
     log_prob: Tensor  # at the points that each of the T moves left from, (T,)
     gradient_calls: int  # gradients of the log-density computed, counted for each chain
     trace: Tensor | None = None  # every `thin`-th state of a run, (T // thin, B, d)
+    local_acceptance: Tensor | None = None  # of `Independence`'s local kernel, ()
+    divergences: Tensor | None = None  # proposals refused because they are not finite, counted, ()
 
 
 def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
@@ -109,6 +113,23 @@ class Kernel:
         """One move of every chain."""
         raise NotImplementedError
 
+    def relocate(self, state: State, where: Tensor, new: State) -> State:
+        """The state after something else than this kernel put some of its chains elsewhere.
+
+        Args:
+            state: of all chains, with `log_prob` and `grad`.
+            where: which chains, bool, ``(B,)``.
+            new: where those are then, with `log_prob` and `grad`.
+        """
+        assert state.log_prob is not None and new.log_prob is not None
+        assert state.grad is not None and new.grad is not None
+        rows = where[:, None]
+        return state._replace(
+            z=torch.where(rows, new.z, state.z),
+            log_prob=torch.where(where, new.log_prob, state.log_prob),
+            grad=torch.where(rows, new.grad, state.grad),
+        )
+
     def run(
         self,
         z: Tensor | State,
@@ -130,7 +151,8 @@ class Kernel:
                 memory does not grow with the number of moves.
 
         Raises:
-            Diverged: if a chain left the finite numbers; names the quantity and the move.
+            Diverged: if a chain left the finite numbers, or all proposals did; names the quantity
+                and the move.
         """
         steps = self.steps if steps is None else steps
         if steps < 0:
@@ -141,6 +163,8 @@ class Kernel:
         # Allocated once: small results that stay behind after every move would pin the large
         # blocks freed around them, and a long run's memory would grow.
         values, acceptance = start.new_empty(steps), start.new_ones(steps)
+        local = acceptance.clone()
+        divergences = torch.zeros((), dtype=torch.long, device=start.device)
         trace = start.new_empty(steps // thin, *start.shape) if thin else None
         for t in range(steps):
             state, move = self.step(state, target, generator)
@@ -148,6 +172,10 @@ class Kernel:
             values[t] = move.log_prob.mean()
             if move.acceptance is not None:
                 acceptance[t] = move.acceptance.mean()
+            if move.local_acceptance is not None:
+                local[t] = move.local_acceptance.mean()
+            if move.divergent is not None:
+                divergences += move.divergent.sum()
             if trace is not None and thin and (t + 1) % thin == 0:
                 trace[t // thin] = state.z
         info = Info(
@@ -156,6 +184,8 @@ class Kernel:
             log_prob=values,
             gradient_calls=calls,
             trace=trace,
+            local_acceptance=local.mean() if steps else start.new_ones(()),
+            divergences=divergences,
         )
         self._check(state, info)
         return state, info
@@ -163,8 +193,17 @@ class Kernel:
     def _check(self, state: State, info: Info) -> None:
         # One look at the end instead of one in every move: a value that is not finite stays so
         # in the averages, and asking a GPU after every move would stall it.
-        if bool(torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)):
+        finite = torch.isfinite(info.displacement + info.log_prob.sum() + info.acceptance)
+        proposals = len(info.log_prob) * len(state.z)
+        assert info.divergences is not None
+        if bool(finite & ((info.divergences < proposals) | (proposals == 0))):
             return
+        if bool(finite):
+            raise Diverged(
+                f"no proposal in {len(info.log_prob)} moves had a finite acceptance probability: "
+                "the log-density or its gradient is NaN all around the points where chains start, "
+                f"or step size {float(torch.as_tensor(state.step_size).max()):g} is too large"
+            )
         bad = (~torch.isfinite(info.log_prob)).nonzero()
         move = int(bad[0]) if len(bad) else len(info.log_prob)
         if move == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 __all__ = ["Gaussian", "Independence", "Proposal"]
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from damc.density import LogProb, value_and_grad
 from damc.errors import BadInput
 from damc.kernels.base import Kernel, State, StepInfo, evaluate
-from damc.kernels.langevin import Langevin
+from damc.kernels.mala import MALA
 
 
 class Proposal(Protocol):
@@ -32,43 +33,95 @@ class Proposal(Protocol):
         """Log-density up to a constant, ``(B, d)`` to ``(B,)``."""
 
 
-@dataclass(frozen=True)
 class Gaussian:
-    """N(0, scale^2 I) in `dim` dimensions, a proposal when nothing better is known."""
+    """A Gaussian in `dim` dimensions, a proposal when nothing better is known.
 
-    dim: int
-    scale: float = 1.0
+    Args:
+        dim: d.
+        scale: standard deviation, one number or one for each dimension, ``(d,)``.
+        mean: one number or one for each dimension, ``(d,)``; 0 by default.
+        covariance: ``(d, d)``, instead of `scale`.
+
+    Example:
+        >>> wide = Gaussian(2, scale=torch.tensor([1.0, 4.0]), mean=torch.tensor([0.0, 3.0]))
+        >>> wide.log_prob(torch.zeros(1, 2))
+        tensor([-3.5054])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        scale: float | Tensor = 1.0,
+        mean: float | Tensor = 0.0,
+        *,
+        covariance: Tensor | None = None,
+    ) -> None:
+        if not isinstance(dim, int) or dim < 1:
+            raise BadInput(f"dim must be a positive whole number, got {dim!r}")
+        self.dim = dim
+        self.mean = _vector("mean", mean, dim)
+        if not bool(self.mean.isfinite().all()):
+            raise BadInput(f"mean must be finite, got {mean}")
+        if covariance is None:
+            sds = _vector("scale", scale, dim)
+            if not bool(((sds > 0) & sds.isfinite()).all()):
+                raise BadInput(f"scale must be positive and finite, got {scale}")
+            self.factor = torch.diag(sds)
+            return
+        if isinstance(scale, Tensor) or scale != 1.0:
+            raise BadInput("scale and covariance say the same thing: give one of them")
+        covariance = torch.as_tensor(covariance)
+        if covariance.shape != (dim, dim):
+            raise BadInput(
+                f"covariance must have shape ({dim}, {dim}), got {tuple(covariance.shape)}"
+            )
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if bool(failed) or not torch.allclose(covariance, covariance.T):
+            raise BadInput("covariance must be symmetric and positive definite")
+        self.factor = factor
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Points, ``(n, d)``."""
-        device = None if generator is None else generator.device
-        return torch.randn(n, self.dim, generator=generator, device=device) * self.scale
+        device = self.mean.device if generator is None else generator.device
+        w = torch.randn(n, self.dim, generator=generator, dtype=self.factor.dtype, device=device)
+        return self.mean.to(device) + w @ self.factor.T.to(device)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """Log-density up to a constant, ``(B, d)`` to ``(B,)``."""
-        return z.square().sum(1) / (-2 * self.scale**2)
+        """Normalized log-density, ``(B, d)`` to ``(B,)``."""
+        factor, mean = self.factor.to(z), self.mean.to(z)
+        w = torch.linalg.solve_triangular(factor, (z - mean).T, upper=False)
+        log_volume = factor.diagonal().log().sum() + self.dim / 2 * math.log(2 * math.pi)
+        return w.square().sum(0) / -2 - log_volume
 
 
 @dataclass(frozen=True)
 class Independence(Kernel):
-    """A move of a local kernel, then a proposal from afar that Metropolis accepts or refuses:
+    """Moves of a local kernel, then a proposal from afar that Metropolis accepts or refuses:
 
         accept z' ~ g with probability min(1, p(z') g(z) / (p(z) g(z'))).
 
     The jump leaves p exactly invariant, so the pair has the stationary law of the local kernel
-    (none but p itself for `MALA`). A move costs two gradients instead of one.
+    (none but p itself for `MALA`). With one local move a step costs two gradients instead of one.
+    `info.acceptance` is that of the jumps, `info.local_acceptance` that of the local moves.
 
     Args:
-        step_size: of the local kernel.
-        steps: T, pairs of a local move and a proposal.
+        steps: T, rounds of local moves and a proposal.
         proposal: g, for example the prior of a Bayesian model.
-        local: the local kernel; its own step_size and steps are not used.
+        local: the local kernel; every round makes its `steps` moves of its `step_size`.
+
+    Example:
+        >>> kernel = Independence(steps=5, proposal=Gaussian(2, 3.0), local=MALA(0.5, steps=1))
+        >>> state, info = kernel.run(torch.zeros(3, 2), lambda z: -z.pow(2).sum(1))
+        >>> info.gradient_calls
+        33
     """
 
+    step_size: float | Tensor = field(init=False, repr=False, default=0.0)  # the local kernel's
     proposal: Proposal | None = None
-    local: Kernel = field(default_factory=Langevin)
+    local: Kernel = field(default_factory=lambda: MALA(steps=1))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "step_size", self.local.step_size)
         super().__post_init__()
         if self.proposal is None:
             raise BadInput(
@@ -84,8 +137,13 @@ class Independence(Kernel):
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
     ) -> tuple[State, StepInfo]:
         assert self.proposal is not None
-        state, move = self.local.step(state, log_prob, generator)
-        z, calls = state.z, move.gradient_calls
+        left, calls = None, 0
+        for _ in range(self.local.steps):
+            state, move = self.local.step(state, log_prob, generator)
+            left = move.log_prob if left is None else left
+            calls += move.gradient_calls
+        assert left is not None
+        z = state.z
         far = self.proposal.sample(len(z), generator).to(z)
         if far.shape != z.shape:
             raise BadInput(f"the proposal drew {tuple(far.shape)} for chains {tuple(z.shape)}")
@@ -94,11 +152,22 @@ class Independence(Kernel):
         far_value, far_grad = value_and_grad(log_prob, far)
         calls += spent + len(z)
         log_ratio = (far_value - far_weight) - (value - weight)
-        accept = torch.empty_like(value).uniform_(generator=generator).log() < log_ratio
-        moved = torch.where(accept[:, None], far, z)
-        state = state._replace(
-            z=moved,
-            log_prob=torch.where(accept, far_value, value),
-            grad=torch.where(accept[:, None], far_grad, grad),
+        divergent = ~(log_ratio.isfinite() | (log_ratio == -math.inf))
+        acceptance = torch.where(divergent, -math.inf, log_ratio).clamp(max=0).exp()
+        accept = torch.empty_like(value).uniform_(generator=generator) < acceptance
+        state = self.local.relocate(
+            state._replace(log_prob=value, grad=grad), accept, State(far, far_value, far_grad)
         )
-        return state, move._replace(gradient_calls=calls)
+        return state, StepInfo(left, calls, acceptance, move.acceptance, divergent)
+
+
+def _vector(name: str, value: float | Tensor, dim: int) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
+    if tensor.ndim > 1 or (tensor.ndim == 1 and len(tensor) != dim):
+        raise BadInput(
+            f"{name} must be one number or one for each of {dim} dimensions, "
+            f"got shape {tuple(tensor.shape)}"
+        )
+    return tensor.expand(dim)

@@ -50,8 +50,11 @@ class MALA(Kernel):
         # log q(z | z') - log q(z' | z), with the backward move's noise solved for.
         back = (z - proposal - s**2 / 2 * new_grad) / s
         log_ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
-        # Outside the support the gradient means nothing; such a proposal is simply refused.
-        log_ratio = torch.where(new_value == -math.inf, -math.inf, log_ratio)
+        # Outside the support the gradient means nothing; such a proposal is simply refused, and so
+        # is one where the log-density or its gradient is NaN.
+        outside = new_value == -math.inf
+        divergent = ~(outside | log_ratio.isfinite())
+        log_ratio = torch.where(outside | divergent, -math.inf, log_ratio)
         acceptance = log_ratio.clamp(max=0).exp()
         u = torch.empty_like(acceptance).uniform_(generator=generator)
         accept = u < acceptance
@@ -67,4 +70,4 @@ class MALA(Kernel):
             s,
             state.moves + 1,
         )
-        return new, StepInfo(value, calls, acceptance)
+        return new, StepInfo(value, calls, acceptance, divergent=divergent)

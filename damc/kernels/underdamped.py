@@ -7,6 +7,7 @@ __all__ = ["Underdamped"]
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from damc.density import LogProb
 from damc.errors import BadInput
@@ -66,3 +67,13 @@ class Underdamped(Kernel):
         z = z + h / 2 * v
         state = State(z, step_size=h, moves=state.moves + 1, velocity=v)
         return state, StepInfo(value, calls)
+
+    def relocate(self, state: State, where: Tensor, new: State) -> State:
+        # A chain that is carried elsewhere keeps the velocity v + h/2 grad(z) that its last half
+        # kick would have given it. That kick is postponed and will be made with the gradient at
+        # the new point, so the difference is settled here.
+        h, v = state.step_size, state.velocity
+        assert h is not None and state.grad is not None and new.grad is not None
+        if v is not None:
+            v = torch.where(where[:, None], v + h / 2 * (state.grad - new.grad), v)
+        return super().relocate(state, where, new)._replace(velocity=v)

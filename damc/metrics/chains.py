@@ -18,6 +18,8 @@ def ess(trace: Tensor) -> Tensor:
 
     The bulk estimate of Vehtari et al., Rank-normalization, folding, and localization: an improved
     R-hat, 2021. An AR(1) chain with correlation r between neighbors has `T (1 - r) / (1 + r)`.
+    Chains whose neighbors are anticorrelated can be worth more than their draws for a mean, but not
+    for anything else, so the value never exceeds the number of draws, `T B`.
 
     Args:
         trace: points along B chains of T steps, (T, B, d).
@@ -25,7 +27,7 @@ def ess(trace: Tensor) -> Tensor:
     Returns:
         One value for each coordinate, (d,), float64, summed over the chains.
     """
-    return _each_coordinate("ess", trace)
+    return _each_coordinate("ess", trace).clamp(max=trace.shape[0] * trace.shape[1])
 
 
 def rhat(trace: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Many small binary classifiers, trained at once by batched matrix products."""
+"""Binary classifiers: many small networks trained at once by batched matrix products, and trees."""
 
 from __future__ import annotations
 
-__all__ = ["logits", "train_classifiers"]
+__all__ = ["logits", "train_classifiers", "tree_labels"]
 
 import math
 
@@ -74,3 +74,25 @@ def logits(net: list[Tensor], x: Tensor) -> Tensor:
     h = torch.baddbmm(b1, x, w1).relu()
     h = torch.baddbmm(b2, h, w2).relu()
     return torch.baddbmm(b3, h, w3).squeeze(-1)
+
+
+def tree_labels(train: Tensor, test: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Labels that gradient-boosted trees give to the test points, bool, (N, k).
+
+    Args:
+        train: points, (N, 2m, d); even rows have the label 0, odd rows the label 1.
+        test: points, (N, k, d).
+        generator: source of the trees' seed.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    home = train.device if generator is None else generator.device
+    seed = int(torch.randint(2**31, (), generator=generator, device=home))
+    label = torch.arange(train.shape[1]) % 2 == 1
+    found = []
+    for x, points in zip(train.cpu().numpy(), test.cpu().numpy(), strict=True):
+        # Early stopping would keep points back, and only begins beyond 10,000 of them.
+        trees = HistGradientBoostingClassifier(early_stopping=False, random_state=seed)
+        trees.fit(x, label.numpy())
+        found.append(torch.from_numpy(trees.predict(points)))
+    return torch.stack(found).to(test.device)

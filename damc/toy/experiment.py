@@ -292,7 +292,7 @@ def _kernel(settings: ToySettings, model: ToyModel) -> Kernel:
     size, steps = settings.step_size, settings.steps
     if settings.kernel == "jump":
         prior = model.pinwheel if model.prior == "pinwheel" else Gaussian(2)
-        return Independence(size, steps, proposal=prior, local=MALA())
+        return Independence(steps=steps, proposal=prior, local=MALA(size, 1))
     return Langevin(size, steps) if settings.kernel == "langevin" else MALA(size, steps)
 
 

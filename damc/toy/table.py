@@ -19,8 +19,8 @@ class Row:
 
     Attributes:
         name: which samples.
-        c2st: accuracy of a classifier that tells them from exact ones, mean over the observations;
-            0.5 is chance.
+        c2st: accuracy of the better of two classifiers that tell them from exact ones, mean over
+            the observations; a second exact set has its own row, the level to compare with.
         c2st_sd: standard deviation of that accuracy over the observations.
         energy_distance: mean over the observations.
         gradients: log-density gradients spent for one sample.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from damc import MALA, BadInput, Diverged, Info, Kernel, Langevin, State
+from damc import MALA, BadInput, Diverged, Kernel, Langevin, State, StepInfo
 from damc.density import LogProb, value_and_grad
 
 PRECISION = torch.tensor([1.0, 25.0, 100.0], dtype=torch.float64)
@@ -98,7 +98,7 @@ class WrongSign(MALA):
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
-    ) -> tuple[State, Info]:
+    ) -> tuple[State, StepInfo]:
         z, s = state.z, state.step_size
         assert s is not None
         value, grad = value_and_grad(log_prob, z)
@@ -109,7 +109,7 @@ class WrongSign(MALA):
         ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
         accept = torch.rand(len(z), dtype=z.dtype, generator=generator).log() < ratio
         moved = torch.where(accept[:, None], proposal, z)
-        return state._replace(z=moved), Info(accept.double(), accept.double(), value, len(z))
+        return state._replace(z=moved), StepInfo(value, len(z), accept.double())
 
 
 def test_a_sign_error_in_the_correction_is_caught(generator: torch.Generator) -> None:
@@ -210,6 +210,22 @@ def test_a_nan_at_a_proposal_is_not_swallowed() -> None:
 
     with pytest.raises(Diverged, match="acceptance"):
         MALA(0.1, 3).run(torch.zeros(3, 1), cliff, torch.Generator().manual_seed(0))
+
+
+def test_a_nan_at_a_proposal_counts_as_refused(generator: torch.Generator) -> None:
+    """sqrt(1 - z) on z < 1: NaN beyond, which neither chains nor the shared step size may take."""
+
+    def wedge(z: Tensor) -> Tensor:
+        return torch.sqrt(1 - z[:, 0]).log() - (z[:, 0] + 1).square()
+
+    kernel = MALA(0.5, 200, target_acceptance=0.574)
+    state, info = kernel.run(start(1, generator).clamp(max=0.5), wedge, generator)
+    x = torch.linspace(-8, 1, 100_001, dtype=torch.float64)[:-1]
+    density = torch.sqrt(1 - x) * torch.exp(-(x + 1).square())
+    mean = (density * x).sum() / density.sum()
+    assert info.divergences is not None and 0 < int(info.divergences) < 200 * CHAINS / 2
+    assert 0.1 < float(state.step_size) < 10
+    assert abs(float((state.z.mean() - mean) / (state.z.std() / math.sqrt(CHAINS)))) < 4
 
 
 @pytest.mark.parametrize(

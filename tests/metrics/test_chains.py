@@ -30,6 +30,12 @@ def test_ess_of_autoregressive_chains() -> None:
     assert ((found / exact - 1).abs() < 0.15).all()
 
 
+def test_ess_never_exceeds_the_draws() -> None:
+    """Neighbors with correlation -0.8 are worth 9 T for the mean; no table may say that."""
+    pytest.importorskip("arviz")
+    assert float(ess(ar1(500, 4, [-0.8], seed=0))) == 2000
+
+
 def test_rhat_is_one_for_mixed_chains_and_not_for_stuck_ones() -> None:
     pytest.importorskip("arviz")
     trace = ar1(1000, 4, [0.5, 0.5], seed=1)

@@ -48,6 +48,21 @@ def test_c2st_sees_what_means_and_variances_do_not() -> None:
     assert c2st(ring, normal(n, 2, seed=1), epochs=15, generator=rng(2)) > 0.9
 
 
+def test_c2st_sees_that_each_of_many_modes_is_too_narrow() -> None:
+    """40 modes with sd 1 instead of 1.31: the network alone reads about 0.50, the trees 0.55."""
+    n, g = 4000, rng(0)
+    means = (torch.rand(40, 2, generator=g) - 0.5) * 80
+
+    def points(sd: float) -> torch.Tensor:
+        mode = torch.randint(40, (n,), generator=g)
+        return means[mode] + sd * torch.randn(n, 2, generator=g)
+
+    exact, second, narrow = points(1.31), points(1.31), points(1.0)
+    error = 0.7 / math.sqrt(2 * n)
+    assert c2st(narrow, exact, epochs=10, generator=rng(2)) > 0.5 + 4 * error
+    assert abs(c2st(second, exact, epochs=10, generator=rng(2)) - 0.5) < 3 * error
+
+
 def test_c2st_does_not_memorise_its_test_points() -> None:
     """In 50 dimensions 200 points are told apart by heart, so a leak would show."""
     a, b = normal(4, 100, 50, seed=0), normal(4, 100, 50, seed=1)
