@@ -32,7 +32,7 @@ Chain = Callable[[Tensor, LogProb, int, torch.Generator], Tensor]
 SIZES = (0.1, 0.2, 0.35, 0.6, 1.0)
 KERNELS: dict[str, Callable[[float], Chain]] = {
     "Langevin": lambda s: lambda z, p, t, g: Langevin(s, t).run(z, p, g)[0].z,
-    "MALA": lambda s: lambda z, p, t, g: MALA(s, t).run(z, p, g)[0].z,
+    "MALA": lambda s: lambda z, p, t, g: MALA(s, t, target_acceptance=None).run(z, p, g)[0].z,
     "Underdamped": lambda s: lambda z, p, t, g: Underdamped(s, t).run(z, p, g)[0].z,
 }
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from damc.density import product, tempered
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
+    from damc.kernels.hmc import HMC
     from damc.kernels.independence import Gaussian, Independence
     from damc.kernels.langevin import Langevin
     from damc.kernels.mala import MALA
@@ -27,6 +28,7 @@ _PLACES = {
     "damc.density": ("product", "tempered"),
     "damc.errors": ("BadInput", "Diverged"),
     "damc.kernels.base": ("Info", "Kernel", "State", "StepInfo"),
+    "damc.kernels.hmc": ("HMC",),
     "damc.kernels.independence": ("Gaussian", "Independence"),
     "damc.kernels.langevin": ("Langevin",),
     "damc.kernels.mala": ("MALA",),
@@ -40,6 +42,7 @@ _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "DAMC",
     "EMA",
+    "HMC",
     "MALA",
     "Amortizer",
     "AnomalyDetector",

@@ -4,15 +4,25 @@ The convention everywhere is the paper's equation 3 with step size s,
 
     z' = z + (s^2 / 2) grad log p(z) + s w,    w ~ N(0, I).
 
-A kernel moves many chains in one batch.
+A kernel moves many chains in one batch. With a `scale` L, a factor of a covariance, every kernel
+makes its moves in the coordinates v of z = L v, where a Gaussian of covariance L L^T is round:
+gradients are pulled back by L^T, moves are pushed forward by L, and no equation changes.
 """
 
 from __future__ import annotations
 
-__all__ = ["Info", "Kernel", "State", "StepInfo", "evaluate"]
+__all__ = [
+    "Info",
+    "Kernel",
+    "State",
+    "StepInfo",
+    "adapted",
+    "check_target_acceptance",
+    "evaluate",
+]
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -32,7 +42,7 @@ class State(NamedTuple):
     z: Tensor  # points, (B, d)
     log_prob: Tensor | None = None  # (B,)
     grad: Tensor | None = None  # (B, d)
-    step_size: float | Tensor | None = None  # one for all, or (B, 1); adapted by `MALA`
+    step_size: float | Tensor | None = None  # one for all, or broadcast to (B, d); adapted
     moves: int = 0  # moves made so far
     velocity: Tensor | None = None  # (B, d); of `damc.kernels.underdamped.Underdamped`
 
@@ -70,28 +80,66 @@ def evaluate(state: State, log_prob: LogProb) -> tuple[Tensor, Tensor, int]:
     return *value_and_grad(log_prob, state.z), len(state.z)
 
 
+def adapted(
+    step_size: float | Tensor, acceptance: Tensor, target: float | None, moves: int
+) -> float | Tensor:
+    """The step size moved towards a mean acceptance, by stochastic approximation:
+
+        log s <- log s + (t + 1)^-0.6 (mean acceptance - a) / min(a, 1 - a)    after move t,
+
+    a being the target; without one the size stays. The gains vanish, so the size settles, and a
+    size that is far too small still grows e-fold in the first moves however near to 1 the target.
+    """
+    if target is None:
+        return step_size
+    gain = (moves + 1) ** -0.6 / min(target, 1 - target)
+    return step_size * torch.exp(gain * (acceptance.mean() - target))
+
+
+def check_target_acceptance(target: float | None) -> None:
+    """Refuses what is no probability."""
+    if target is not None and not 0 < target < 1:
+        raise BadInput(f"target_acceptance must lie between 0 and 1, got {target}")
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A Markov kernel that runs `steps` moves of size `step_size`; subclasses write `step`.
 
     Args:
-        step_size: s, one number or one for each chain, ``(B,)``.
+        step_size: s, one number, one for each chain, ``(B,)``, or one for each dimension (of each
+            chain), ``(1, d)`` or ``(B, d)``.
         steps: how many moves `run` makes.
+        scale: preconditioner, a standard deviation for each dimension, ``(d,)``, or a factor L of a
+            covariance L L^T, ``(d, d)``; None is the identity.
     """
 
     step_size: float | Tensor = 0.1
     steps: int = 30
+    scale: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         s = self.step_size
         sizes = s.flatten().tolist() if isinstance(s, Tensor) else [s]
-        flat = not isinstance(s, Tensor) or s.ndim <= 1
+        flat = not isinstance(s, Tensor) or s.ndim <= 2
         if not flat or not all(0 < size < math.inf for size in sizes):
             raise BadInput(
-                f"step_size must be a positive number, or one for each chain, got {self.step_size}"
+                "step_size must be a positive number, or one for each chain or dimension, "
+                f"got {self.step_size}"
             )
         if self.steps < 1:
             raise BadInput(f"steps must be at least 1, got {self.steps}")
+        scale = self.scale
+        if scale is not None and not (
+            0 < scale.ndim <= 2
+            and scale.shape[0] == scale.shape[-1]
+            and bool(scale.isfinite().all())
+            and bool((scale if scale.ndim == 1 else scale.diagonal()).all())
+        ):
+            raise BadInput(
+                "scale must be a standard deviation for each dimension, (d,), or a factor of a "
+                f"covariance, (d, d), finite and not 0, got shape {tuple(scale.shape)}"
+            )
 
     def init(self, z: Tensor) -> State:
         """The state of chains that start at z, ``(B, d)``; nothing is evaluated yet."""
@@ -99,13 +147,31 @@ class Kernel:
             raise BadInput(
                 f"chains start at points (B, d) of floating type, got {z.dtype} {tuple(z.shape)}"
             )
+        if self.scale is not None and len(self.scale) != z.shape[1]:
+            raise BadInput(f"scale has {len(self.scale)} dimensions for points {tuple(z.shape)}")
         s = self.step_size
         if not isinstance(s, Tensor):
             return State(z.detach(), step_size=float(s))
-        if s.ndim and len(s) != len(z):
-            raise BadInput(f"got {len(s)} step sizes for {len(z)} chains; give one for each chain")
         s = s.to(z)
-        return State(z.detach(), step_size=s[:, None] if s.ndim else s)
+        s = s[:, None] if s.ndim == 1 else s
+        if s.ndim and (s.shape[0] not in (1, len(z)) or s.shape[1] not in (1, z.shape[1])):
+            raise BadInput(
+                f"got {s.shape[0]} step sizes for {len(z)} chains; give one for each chain, (B,), "
+                "or for each dimension, (1, d) or (B, d)"
+            )
+        return State(z.detach(), step_size=s)
+
+    def pull(self, grad: Tensor) -> Tensor:
+        """L^T grad: gradients ``(B, d)`` in the coordinates in which moves are made."""
+        if self.scale is None:
+            return grad
+        return grad * self.scale if self.scale.ndim == 1 else grad @ self.scale
+
+    def push(self, move: Tensor) -> Tensor:
+        """L v: moves ``(B, d)`` made in those coordinates, in z's own."""
+        if self.scale is None:
+            return move
+        return move * self.scale if self.scale.ndim == 1 else move @ self.scale.T
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None

@@ -89,7 +89,7 @@ class Gaussian:
     def log_prob(self, z: Tensor) -> Tensor:
         """Normalized log-density, ``(B, d)`` to ``(B,)``."""
         factor, mean = self.factor.to(z), self.mean.to(z)
-        w = torch.linalg.solve_triangular(factor, (z - mean).T, upper=False)
+        w: Tensor = torch.linalg.solve_triangular(factor, (z - mean).T, upper=False)
         log_volume = factor.diagonal().log().sum() + self.dim / 2 * math.log(2 * math.pi)
         return w.square().sum(0) / -2 - log_volume
 

@@ -40,6 +40,12 @@ class Langevin(Kernel):
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
+        if self.scale is not None:
+            move = s**2 / 2 * self.pull(grad)
+            if self.noise:
+                move = move + s * torch.empty_like(z).normal_(generator=generator)
+            z = z + self.push(move)
+            return State(z, step_size=s, moves=state.moves + 1), StepInfo(value, calls)
         z = _plus(z, s**2 / 2, grad)
         if self.noise:
             z = _plus(z, s, torch.empty_like(z).normal_(generator=generator))

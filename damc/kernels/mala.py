@@ -10,8 +10,14 @@ from dataclasses import dataclass
 import torch
 
 from damc.density import LogProb, value_and_grad
-from damc.errors import BadInput
-from damc.kernels.base import Kernel, State, StepInfo, evaluate
+from damc.kernels.base import (
+    Kernel,
+    State,
+    StepInfo,
+    adapted,
+    check_target_acceptance,
+    evaluate,
+)
 
 
 @dataclass(frozen=True)
@@ -24,17 +30,16 @@ class MALA(Kernel):
         steps: T.
         target_acceptance: adapt log s towards this mean acceptance (0.574 is optimal in high
             dimension) by stochastic approximation with gains that vanish, all chains sharing
-            one s. None keeps s fixed. The adapted value is in ``state.step_size``; pass the
+            one factor. None keeps s fixed. The adapted value is in ``state.step_size``; pass the
             state to the next `run` to go on from it.
+        scale: preconditioner; see `Kernel`.
     """
 
-    target_acceptance: float | None = None
+    target_acceptance: float | None = 0.574
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        a = self.target_acceptance
-        if a is not None and not 0 < a < 1:
-            raise BadInput(f"target_acceptance must lie between 0 and 1, got {a}")
+        check_target_acceptance(self.target_acceptance)
 
     def step(
         self, state: State, log_prob: LogProb, generator: torch.Generator | None = None
@@ -43,12 +48,13 @@ class MALA(Kernel):
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
         w = torch.empty_like(z).normal_(generator=generator)
-        proposal = z + s**2 / 2 * grad + s * w
+        pulled = self.pull(grad)
+        proposal = z + self.push(s**2 / 2 * pulled + s * w)
         new_value, new_grad = value_and_grad(log_prob, proposal)
         calls += len(z)
 
         # log q(z | z') - log q(z' | z), with the backward move's noise solved for.
-        back = (z - proposal - s**2 / 2 * new_grad) / s
+        back = -w - s / 2 * (pulled + self.pull(new_grad))
         log_ratio = new_value - value + (w.square() - back.square()).sum(1) / 2
         # Outside the support the gradient means nothing; such a proposal is simply refused, and so
         # is one where the log-density or its gradient is NaN.
@@ -59,15 +65,11 @@ class MALA(Kernel):
         u = torch.empty_like(acceptance).uniform_(generator=generator)
         accept = u < acceptance
         keep = accept[:, None]
-        moved = torch.where(keep, proposal, z)
-        if self.target_acceptance is not None:
-            gain = (state.moves + 1) ** -0.6
-            s = s * torch.exp(gain * (acceptance.mean() - self.target_acceptance))
         new = State(
-            moved,
+            torch.where(keep, proposal, z),
             torch.where(accept, new_value, value),
             torch.where(keep, new_grad, grad),
-            s,
+            adapted(s, acceptance, self.target_acceptance, state.moves),
             state.moves + 1,
         )
         return new, StepInfo(value, calls, acceptance, divergent=divergent)

@@ -55,6 +55,7 @@ class Underdamped(Kernel):
         z, h, v = state.z, state.step_size, state.velocity
         assert h is not None
         value, grad, calls = evaluate(state, log_prob)
+        grad = self.pull(grad)
         if v is None:
             v = torch.empty_like(z).normal_(generator=generator) + h / 2 * grad
         else:
@@ -62,9 +63,9 @@ class Underdamped(Kernel):
         keep = torch.exp(torch.as_tensor(-self.friction * h, dtype=z.dtype, device=z.device))
         w = torch.empty_like(z).normal_(generator=generator)
 
-        z = z + h / 2 * v
+        z = z + self.push(h / 2 * v)
         v = keep * v + torch.sqrt(1 - keep**2) * w
-        z = z + h / 2 * v
+        z = z + self.push(h / 2 * v)
         state = State(z, step_size=h, moves=state.moves + 1, velocity=v)
         return state, StepInfo(value, calls)
 
@@ -75,5 +76,5 @@ class Underdamped(Kernel):
         h, v = state.step_size, state.velocity
         assert h is not None and state.grad is not None and new.grad is not None
         if v is not None:
-            v = torch.where(where[:, None], v + h / 2 * (state.grad - new.grad), v)
+            v = torch.where(where[:, None], v + h / 2 * self.pull(state.grad - new.grad), v)
         return super().relocate(state, where, new)._replace(velocity=v)

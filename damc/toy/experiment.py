@@ -292,8 +292,12 @@ def _kernel(settings: ToySettings, model: ToyModel) -> Kernel:
     size, steps = settings.step_size, settings.steps
     if settings.kernel == "jump":
         prior = model.pinwheel if model.prior == "pinwheel" else Gaussian(2)
-        return Independence(steps=steps, proposal=prior, local=MALA(size, 1))
-    return Langevin(size, steps) if settings.kernel == "langevin" else MALA(size, steps)
+        return Independence(
+            steps=steps, proposal=prior, local=MALA(size, 1, target_acceptance=None)
+        )
+    if settings.kernel == "langevin":
+        return Langevin(size, steps)
+    return MALA(size, steps, target_acceptance=None)
 
 
 def _sample(q: Amortizer, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
