@@ -1,0 +1,172 @@
+"""Coordinates that straighten a funnel: some variables set the scale of others.
+
+In hierarchical models a few variables, the drivers, rule how widely the others spread, and no single
+step size fits both the neck and the mouth. From points of such a density, `LocationScale` learns
+
+    z_i = m_i + A_i z_D + exp(s_i + S_i z_D) v_i
+
+for every variable i that is not one of the drivers D, by linear regression of z_i and of
+log |residual| on the drivers. In the coordinates v, with the Jacobian, the density is close to
+round, and any kernel moves as on a Gaussian. This is the non-centered form of a model, found from
+its samples.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LocationScale"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from damc.density import LogProb, value_and_grad
+from damc.kernels.base import State
+
+_CLEAR = 0.12  # share of the variance of log |residual| that a driver must explain
+_MOST = 8  # drivers
+
+
+@dataclass(frozen=True)
+class LocationScale:
+    """The map from v to z, both ``(B, d)``.
+
+    Args:
+        drivers: which variables are, bool, ``(d,)``.
+        shift: m, ``(d,)``; 0 for drivers, as are the rows below.
+        slope: A, ``(d, d)``, only in the columns of drivers.
+        log_scale: s, ``(d,)``.
+        tilt: S, ``(d, d)``, only in the columns of drivers.
+    """
+
+    drivers: Tensor
+    shift: Tensor
+    slope: Tensor
+    log_scale: Tensor
+    tilt: Tensor
+
+    def __call__(self, v: Tensor) -> Tensor:
+        """z."""
+        return self._location(v) + self._log_scale(v).exp() * v
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """v; drivers are the same in both."""
+        return (z - self._location(z)) * (-self._log_scale(z)).exp()
+
+    def log_det(self, v: Tensor) -> Tensor:
+        """log |det dz/dv|, ``(B,)``."""
+        return self._log_scale(v).sum(1)
+
+    def pull(self, v: Tensor, grad: Tensor) -> Tensor:
+        """The gradient to v of f(z(v)) + log |det dz/dv|, where `grad` is that of f to z."""
+        spread = self._log_scale(v).exp()
+        return spread * grad + grad @ self.slope + (grad * spread * v + 1) @ self.tilt
+
+    def push(self, v: Tensor, pulled: Tensor) -> Tensor:
+        """The inverse of `pull`."""
+        spread = self._log_scale(v).exp()
+        grad = torch.where(self.drivers, 0.0, pulled / spread)
+        through = grad @ self.slope + (grad * spread * v + 1) @ self.tilt
+        return torch.where(self.drivers, pulled - through, grad)
+
+    def to_v(self, state: State) -> State:
+        """A state of z as one of v."""
+        assert state.log_prob is not None and state.grad is not None
+        v = self.inverse(state.z)
+        return state._replace(
+            z=v, log_prob=state.log_prob + self.log_det(v), grad=self.pull(v, state.grad)
+        )
+
+    def to_z(self, state: State) -> State:
+        """A state of v as one of z."""
+        assert state.log_prob is not None and state.grad is not None
+        v = state.z
+        return state._replace(
+            z=self(v), log_prob=state.log_prob - self.log_det(v), grad=self.push(v, state.grad)
+        )
+
+    def target(self, log_prob: LogProb) -> _Straightened:
+        """The density of v when `log_prob` is that of z."""
+        return _Straightened(self, log_prob)
+
+    @staticmethod
+    def fit(z: Tensor) -> LocationScale | None:
+        """The map of points ``(n, d)``; None where no variable clearly sets another's scale."""
+        n, d = z.shape
+        if d < 2 or n < 20 * min(d, 50):
+            return None
+        # Quantiles, since the mouth of a funnel has heavy tails.
+        some = z[:: max(1, n // 4096)]
+        low, center, high = some.quantile(some.new_tensor([0.16, 0.5, 0.84]), 0)
+        sd = (high - low) / 2
+        if not bool(((sd > 0) & sd.isfinite()).all()):
+            return None
+        u = (z - center) / sd
+        chosen = _drivers(u)
+        if not chosen:
+            return None
+        drivers = torch.zeros(d, dtype=torch.bool, device=z.device)
+        drivers[chosen] = True
+        design = torch.cat([torch.ones_like(u[:, :1]), u[:, chosen]], 1)
+        location, spread = u.new_zeros(2, design.shape[1], d)
+        for _ in range(3):  # points weigh in the location by how narrow the funnel is there
+            log_size = _log_size(u - design @ location)
+            spread = torch.linalg.lstsq(design, log_size).solution
+            weight = (-design @ spread).exp().clamp(max=1e3).T[..., None]  # (d, n, 1)
+            fitted = torch.linalg.lstsq(weight * design, weight * u.T[..., None]).solution
+            location = fitted[..., 0].T  # (1 + K, d)
+        # A driver that tells nothing about a scale is left out of it.
+        gain = spread[1:].square() * u[:, chosen].var(0)[:, None] / log_size.var(0)
+        spread[1:] = torch.where(gain > _CLEAR / 4, spread[1:], 0.0)
+        location[:, drivers] = spread[:, drivers] = 0.0
+        slope, tilt = z.new_zeros(d, d), z.new_zeros(d, d)
+        slope[:, chosen] = location[1:].T * sd[:, None] / sd[chosen]
+        tilt[:, chosen] = spread[1:].T / sd[chosen]
+        # In units of z: u_D = (z_D - center_D) / sd_D.
+        shift = center + location[0] * sd - slope @ center
+        log_scale = spread[0] - tilt @ center + sd.log()
+        shift[drivers] = log_scale[drivers] = 0.0
+        return LocationScale(drivers, shift, slope, log_scale, tilt)
+
+    def _location(self, z: Tensor) -> Tensor:
+        return self.shift + z @ self.slope.T
+
+    def _log_scale(self, z: Tensor) -> Tensor:
+        return self.log_scale + z @ self.tilt.T
+
+
+@dataclass(frozen=True)
+class _Straightened:
+    map: LocationScale
+    log_prob: LogProb
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.log_prob(self.map(v)) + self.map.log_det(v)
+
+    def value_and_grad(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = value_and_grad(self.log_prob, self.map(v))
+        return value + self.map.log_det(v), self.map.pull(v, grad)
+
+
+def _drivers(u: Tensor) -> list[int]:
+    """Variables whose value tells how far the others are from their centers, the best first."""
+    explained = _correlation(u, _log_size(u)).square().fill_diagonal_(0.0)  # (driver, driven)
+    strength = torch.where(explained > _CLEAR, explained, 0.0).sum(1)
+    chosen: list[int] = []
+    for j in strength.argsort(descending=True).tolist()[:_MOST]:
+        driven = max((float(explained[k, j]) for k in chosen), default=0.0)
+        if float(strength[j]) > 0 and driven < _CLEAR:
+            chosen.append(j)
+    return chosen
+
+
+def _log_size(residual: Tensor) -> Tensor:
+    # Bounded below, since log |r| of a residual that happens to be tiny is an outlier.
+    return residual.abs().clamp(min=1e-12).log()
+
+
+def _correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Correlations of the columns of a with those of b, ``(d, d)``."""
+    a, b = a - a.mean(0), b - b.mean(0)
+    norm = a.norm(dim=0)[:, None] * b.norm(dim=0)
+    return a.T @ b / norm.clamp(min=1e-300)
