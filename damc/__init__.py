@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from damc.kernels.independence import Gaussian, Independence
     from damc.kernels.langevin import Langevin
     from damc.kernels.mala import MALA
+    from damc.kernels.smc import anneal
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
+    from damc.sampling import Draws, sample
     from damc.train.loop import fit, load
 
 __version__ = "0.1.0"
@@ -32,9 +34,11 @@ _PLACES = {
     "damc.kernels.independence": ("Gaussian", "Independence"),
     "damc.kernels.langevin": ("Langevin",),
     "damc.kernels.mala": ("MALA",),
+    "damc.kernels.smc": ("anneal",),
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
+    "damc.sampling": ("Draws", "sample"),
     "damc.train.loop": ("fit", "load"),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
@@ -48,6 +52,7 @@ __all__ = [
     "AnomalyDetector",
     "BadInput",
     "Diverged",
+    "Draws",
     "EnergyPrior",
     "Gaussian",
     "History",
@@ -61,10 +66,12 @@ __all__ = [
     "State",
     "StepInfo",
     "Underdamped",
+    "anneal",
     "distill",
     "fit",
     "load",
     "product",
+    "sample",
     "tempered",
 ]
 

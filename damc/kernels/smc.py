@@ -52,10 +52,14 @@ class Budget:
     start: float = field(default_factory=time.monotonic)
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.start
+
+    @property
     def left(self) -> float:
         """The share that is left, of whichever runs out first."""
-        time_left = 1 - (time.monotonic() - self.start) / self.seconds
-        return min(1 - self.spent / self.gradients, time_left)
+        return min(1 - self.spent / self.gradients, 1 - self.elapsed / self.seconds)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,9 @@ def anneal(
     path = _Path(still(target), reference)
     p, r = path.parts(z)
     budget.spent += particles
-    mover = Mover(HMC(0.5, leapfrogs=leapfrogs or _leapfrogs(z.shape[1]), target_acceptance=None))
+    scale = getattr(reference, "factor", None)
+    leapfrogs = leapfrogs or _leapfrogs(z.shape[1])
+    mover = Mover(HMC(0.5, leapfrogs=leapfrogs, target_acceptance=None, scale=scale))
     evidence = z.new_zeros(islands)
 
     possible = p[0] > -math.inf
@@ -170,9 +176,7 @@ def anneal(
         betas.append(beta)
         acceptance.append(accepted)
     state = State(z, p[0], p[1])
-    return Annealed(
-        state, evidence, betas, acceptance, mover, beta == 1, budget.spent - spent
-    )
+    return Annealed(state, evidence, betas, acceptance, mover, beta == 1, budget.spent - spent)
 
 
 def log_evidence(island_evidence: Tensor) -> tuple[float, float]:
@@ -189,7 +193,7 @@ def resample(log_weights: Tensor, generator: torch.Generator | None = None) -> T
     A particle of weight w among weights that sum to 1 is taken N w times, rounded up or down.
     """
     weights = torch.softmax(log_weights, 1)
-    rows, n = weights.shape
+    n = weights.shape[1]
     u = torch.empty_like(weights[:, :1]).uniform_(generator=generator)
     positions = (torch.arange(n, device=weights.device, dtype=weights.dtype) + u) / n
     cumulative = weights.cumsum(1)
@@ -213,7 +217,9 @@ class Mover:
     funnel: LocationScale | None = None  # coordinates in which moves are made, if not z itself
 
     def adapt(self, z: Tensor) -> None:
-        """Takes the scale from particles ``(n, d)``; keeps it if they are too few to tell."""
+        """Takes the scale from particles ``(n, d)``; keeps the one it has if they are too few."""
+        if len(z) < 5 * z.shape[1] and self.kernel.scale is not None:
+            return
         self.funnel = LocationScale.fit(z)
         factor = covariance_factor(z if self.funnel is None else self.funnel.inverse(z))
         if factor is not None:
@@ -255,8 +261,12 @@ class Mover:
     ) -> tuple[State, Tensor]:
         """One move of every particle, and the mean acceptance of those that made large steps."""
         z = state.z
-        u = torch.empty_like(z[:, :2]).uniform_(generator=generator) if z.shape[1] > 1 else (
-            torch.empty(len(z), 2, dtype=z.dtype, device=z.device).uniform_(generator=generator)
+        u = (
+            torch.empty_like(z[:, :2]).uniform_(generator=generator)
+            if z.shape[1] > 1
+            else (
+                torch.empty(len(z), 2, dtype=z.dtype, device=z.device).uniform_(generator=generator)
+            )
         )
         small = u[:, 0] < self.fine
         share = torch.where(small, torch.exp(math.log(self.finest) * u[:, 1]), 1.0)
@@ -311,9 +321,7 @@ class _Path:
         """Value and gradient of the target and of the reference."""
         return possible(self.target, z), self._of_reference(z)
 
-    def mix(
-        self, p: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def mix(self, p: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         b = self.beta
         return (1 - b) * r[0] + b * p[0], (1 - b) * r[1] + b * p[1]
 

@@ -1,0 +1,294 @@
+"""Finding where a density is: quasi-Newton paths from starts at many scales.
+
+Each path climbs the log-density by BFGS. At every iterate its inverse Hessian gives a Gaussian, and
+the one with the largest evidence lower bound
+
+    ELBO = E_q[log p(z) - log q(z)] <= log Z
+
+is kept: it lies where the mass is, which need not be near the optimum (Zhang et al., Pathfinder,
+2022). The bounds tell good paths from bad ones, and later whether annealing missed one.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Paths", "Pilot", "climb", "pilot"]
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from damc.density import LogProb
+from damc.errors import Diverged
+from damc.kernels.base import State
+from damc.kernels.hmc import HMC
+from damc.kernels.reference import Reference
+from damc.kernels.smc import Budget, Mover, possible
+
+SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the starts
+_DRAWS = 16  # for an ELBO
+_DENSE = 60  # dimensions up to which points tell a covariance, and no Hessian is computed
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The best Gaussian of each of M paths.
+
+    Attributes:
+        mean: ``(M, d)``.
+        factor: Cholesky factors of their covariances, ``(M, d, d)``.
+        elbo: ``(M,)``.
+    """
+
+    mean: Tensor
+    factor: Tensor
+    elbo: Tensor
+
+    def draw(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """n points of each, ``(M, n, d)``, and their log-densities, ``(M, n)``."""
+        return _draw(self.mean, self.factor, n, generator)
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What was found: the better paths, points moved by a kernel from them, and a reference."""
+
+    paths: Paths
+    points: Tensor
+    reference: Reference
+
+
+def pilot(
+    target: LogProb,
+    dim: int,
+    *,
+    budget: Budget,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    starts: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Pilot:
+    """Climbs from many starts, moves points from where the paths found mass, fits a reference.
+
+    Raises:
+        Diverged: if the log-density is finite at no start.
+    """
+    count = 40 if dim <= _DENSE else 16 if dim <= 200 else 5
+    if starts is None:
+        starts = _starts(target, dim, count, budget, dtype, device, generator)
+    paths = climb(target, starts, 40 + 4 * dim, budget, generator)
+    worth = paths.elbo > paths.elbo.max() - 20 - dim
+    paths = Paths(paths.mean[worth], paths.factor[worth], paths.elbo[worth])
+    if dim > _DENSE:
+        paths = _with_hessian(target, paths, budget, generator)
+    each = max(8, 512 // len(paths.elbo))
+    z, log_q = paths.draw(each, generator)
+    value, grad = possible(target, z.flatten(0, 1))
+    budget.spent += len(value)
+    # Truncated importance weights: each path's points move to where it is likely.
+    weight = value.view_as(log_q) - log_q
+    weight = torch.minimum(weight, weight.logsumexp(1, True) - math.log(each) / 2)
+    dead = (weight == -math.inf).all(1, keepdim=True)
+    index = torch.multinomial(
+        torch.softmax(torch.where(dead, 0.0, weight), 1), each, True, generator=generator
+    )
+    index = (index + torch.arange(len(index), device=index.device)[:, None] * each).flatten()
+    index = index[value[index] > -math.inf]
+    if len(index) < 2:
+        raise Diverged("no path found a region where the log-density is finite")
+    state = State(z.flatten(0, 1)[index], value[index], grad[index])
+    if dim > _DENSE:
+        best = int(paths.elbo.argmax())
+        reference = Reference(paths.mean[best], paths.factor[best], None, None)
+        return Pilot(paths, state.z, reference)
+    mover = Mover(HMC(0.3, leapfrogs=5, target_acceptance=None))
+    for _ in range(3):  # the preconditioner follows the points
+        state, _ = mover.move(state, Possible(target), (8, 8), budget, generator)
+    found = Reference.fit(state.z)
+    if found is None:
+        raise Diverged("the points that paths found do not spread in every direction")
+    return Pilot(paths, state.z, found)
+
+
+@dataclass(frozen=True)
+class Possible:
+    """A target whose impossible points have -inf and no gradient; see `damc.kernels.smc`."""
+
+    target: LogProb
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.value_and_grad(z)[0]
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Both."""
+        return possible(self.target, z)
+
+
+def climb(
+    target: LogProb,
+    z: Tensor,
+    iterations: int,
+    budget: Budget,
+    generator: torch.Generator | None = None,
+) -> Paths:
+    """M paths of BFGS at once, from z ``(M, d)``, and the Gaussian of largest ELBO on each."""
+    m, d = z.shape
+    value, grad = possible(target, z)
+    eye = torch.eye(d, dtype=z.dtype, device=z.device)
+    # The first step is no longer than 1.
+    h = eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None]
+    fresh = torch.ones(m, dtype=torch.bool, device=z.device)
+    best = Paths(z.clone(), 1e-3 * eye.repeat(m, 1, 1), torch.full_like(value, -math.inf))
+    for k in range(iterations):
+        new, new_value, new_grad = _line_search(target, z, value, grad, h, budget)
+        moved = new_value > value
+        s, y = new - z, grad - new_grad
+        sy, yy = (s * y).sum(1), y.square().sum(1)
+        curved = moved & (sy > 1e-10 * s.norm(dim=1) * y.norm(dim=1)) & (sy > 0)
+        first = (curved & fresh)[:, None, None]
+        h = torch.where(first, eye * (sy / yy.clamp(min=1e-300))[:, None, None], h)
+        h = torch.where(curved[:, None, None], _bfgs(h, s, y, sy), h)
+        # Where the density bends upward steps may be longer; where no step helped, shorter.
+        h = torch.where((moved & ~curved)[:, None, None], 4 * h, h)
+        h = torch.where(
+            (~moved)[:, None, None], eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None], h
+        )
+        fresh = (fresh & ~curved) | ~moved
+        gain = new_value - value
+        z, value, grad = new, new_value, new_grad
+        if k < 30 or k % 5 == 0 or k == iterations - 1:
+            best = _better(target, best, z, h, budget, generator)
+        if (k > 5 and float(gain.max()) < 1e-6) or budget.left <= 0.5:
+            break
+    return _better(target, best, z, h, budget, generator)
+
+
+def _line_search(
+    target: LogProb, z: Tensor, value: Tensor, grad: Tensor, h: Tensor, budget: Budget
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first of the steps 1, 1/4, 1/16, ... along H grad that climbs enough, for each path."""
+    p = (h @ grad[..., None])[..., 0]
+    slope = (p * grad).sum(1)
+    new, new_value, new_grad = z, value, grad
+    done, t = torch.zeros_like(value, dtype=torch.bool), 1.0
+    for _ in range(14):
+        there = z + t * p
+        v, g = possible(target, torch.where(there.isfinite(), there, z))
+        budget.spent += len(z)
+        take = ~done & (v >= value + 1e-4 * t * slope) & (v > value)
+        new = torch.where(take[:, None], there, new)
+        new_value, new_grad = (
+            torch.where(take, v, new_value),
+            torch.where(take[:, None], g, new_grad),
+        )
+        done |= take
+        if bool(done.all()):
+            break
+        t /= 4
+    return new, new_value, new_grad
+
+
+def _bfgs(h: Tensor, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
+    """H <- (I - r s y^T) H (I - r y s^T) + r s s^T with r = 1 / s.y."""
+    r = 1 / sy.clamp(min=1e-300)[:, None, None]
+    s, y = s[..., None], y[..., None]
+    hy = h @ y
+    yhy = y.mT @ hy
+    return h - r * (hy @ s.mT + s @ hy.mT) + (r * r * yhy + r) * (s @ s.mT)
+
+
+def _better(
+    target: LogProb,
+    best: Paths,
+    z: Tensor,
+    h: Tensor,
+    budget: Budget,
+    generator: torch.Generator | None,
+) -> Paths:
+    """Takes the Gaussian N(z, H) of every path where its ELBO is larger."""
+    factor, failed = torch.linalg.cholesky_ex((h + h.mT) / 2)
+    usable = (failed == 0) & factor.isfinite().flatten(1).all(1)
+    eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+    factor = torch.where(usable[:, None, None], factor, 1e-3 * eye)
+    elbo = torch.where(usable, _elbo(target, z, factor, budget, generator), -math.inf)
+    up = elbo > best.elbo
+    return Paths(
+        torch.where(up[:, None], z, best.mean),
+        torch.where(up[:, None, None], factor, best.factor),
+        torch.where(up, elbo, best.elbo),
+    )
+
+
+def _elbo(
+    target: LogProb, mean: Tensor, factor: Tensor, budget: Budget, generator: torch.Generator | None
+) -> Tensor:
+    z, log_q = _draw(mean, factor, _DRAWS, generator)
+    value, _ = possible(target, z.flatten(0, 1))
+    budget.spent += len(value)
+    value = value.view_as(log_q)
+    inside = value > -math.inf
+    count = inside.sum(1)
+    # Of the part of q that is possible: log of its share more, as for a truncated q.
+    mean_log = torch.where(inside, value - log_q, 0.0).sum(1) / count.clamp(min=1)
+    return torch.where(count > 0, mean_log + (count / _DRAWS).log(), -math.inf)
+
+
+def _draw(
+    mean: Tensor, factor: Tensor, n: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    m, d = mean.shape
+    w = mean.new_empty(m, n, d).normal_(generator=generator)
+    log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(1) + d / 2 * math.log(2 * math.pi)
+    return mean[:, None] + w @ factor.mT, -w.square().sum(2) / 2 - log_volume[:, None]
+
+
+def _starts(
+    target: LogProb,
+    dim: int,
+    count: int,
+    budget: Budget,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Points at several scales where the log-density is finite, ``(count, d)``."""
+    tries = 20 * count
+    w = torch.empty(tries, dim, dtype=dtype, device=device).normal_(generator=generator)
+    scale = torch.tensor(SCALES, dtype=dtype, device=device).repeat(tries // len(SCALES))
+    z = w * scale[:, None]
+    value, _ = possible(target, z)
+    budget.spent += tries
+    z = z[value > -math.inf]
+    if not len(z):
+        raise Diverged(
+            f"the log-density is finite at none of {tries} points around 0 at scales from "
+            f"{SCALES[0]} to {SCALES[-1]}"
+        )
+    return z[:count] if len(z) >= count else z.repeat(-(-count // len(z)), 1)[:count]
+
+
+def _with_hessian(
+    target: LogProb, paths: Paths, budget: Budget, generator: torch.Generator | None
+) -> Paths:
+    """The best path with the exact Hessian there, by central differences of the gradient."""
+    best = int(paths.elbo.argmax())
+    z, d = paths.mean[best], paths.mean.shape[1]
+    step = 1e-4 * paths.factor[best].square().sum(1).sqrt()
+    rows = []
+    for part in torch.arange(d, device=z.device).split(256):
+        move = torch.zeros(len(part), d, dtype=z.dtype, device=z.device)
+        move[torch.arange(len(part), device=z.device), part] = step[part]
+        grads = possible(target, torch.cat([z + move, z - move]))[1]
+        budget.spent += 2 * len(part)
+        up, down = grads.chunk(2)
+        rows.append((down - up) / (2 * step[part])[:, None])
+    precision = torch.cat(rows)
+    upper, failed = torch.linalg.cholesky_ex((precision + precision.T) / 2)
+    if bool(failed):
+        return paths
+    factor = torch.linalg.cholesky(torch.cholesky_inverse(upper))
+    elbo = _elbo(target, z[None], factor[None], budget, generator)
+    if float(elbo) < float(paths.elbo[best]):
+        return paths
+    return Paths(z[None], factor[None], elbo)
