@@ -20,15 +20,18 @@ from torch import Tensor
 from damc.density import LogProb, Target, as_log_prob
 from damc.errors import BadInput
 from damc.kernels.base import State
-from damc.kernels.pilot import Pilot, Possible, pilot
+from damc.kernels.mover import Budget, Possible
+from damc.kernels.pilot import Pilot, pilot
 from damc.kernels.reference import Reference
-from damc.kernels.smc import ISLANDS, Annealed, Budget, anneal
+from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
 from damc.supports import Support, as_support
-from damc.verdict import Evidence, lost_paths, verdict, worth
+from damc.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
 
 _FIRST = 1024  # particles of the first annealing
-_MOST = 8192  # of the second
+_MOST = 8192  # of each later one
+_RUNS = 6  # later ones at most
 _REFINE = 24  # moves after annealing, at least
+_POOL = 8  # draws made for each one kept
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,10 @@ def sample(
 def _run(
     target: LogProb, found: Pilot, n: int, budget: Budget, generator: torch.Generator
 ) -> Evidence:
-    """Both annealings and the moves after them."""
+    """All annealings and the moves after them."""
     size = len(found.reference.mean)
     count = _FIRST if size <= 60 else _FIRST // 4
+    start = budget.elapsed, budget.spent
     first = anneal(target, found.reference, particles=count, ess=0.7, budget=budget,
                    generator=generator)  # fmt: skip
     lost = lost_paths(found, first)
@@ -157,19 +161,46 @@ def _run(
         z = first.state.z
         reference = (Reference.fit(z, 1.3) if len(z) >= 10 * size else None) or reference
     particles = _affordable(n, first, budget)
-    second = anneal(target, reference, particles=particles, ess=0.9, moves=(3, 12), budget=budget,
-                    generator=generator)  # fmt: skip
-    # Each sweep over all particles is a set of draws.
-    sweeps = max(1, math.ceil(n / particles))
-    least = max(3, math.ceil(_REFINE / sweeps))
+    runs: list[Annealed] = []
+    while not runs or _again(joined(runs), len(runs), start, budget):
+        start = budget.elapsed, budget.spent
+        runs.append(anneal(target, reference, particles=particles, ess=0.9, moves=(3, 12),
+                           budget=budget, generator=generator))  # fmt: skip
+    second = joined(runs)
+    states, accepted = _refine(target, n, second, budget, generator)
+    return Evidence(found, first, second, states, accepted, lost_paths(found, second), budget)
+
+
+def _again(done: Annealed, runs: int, start: tuple[float, int], budget: Budget) -> bool:
+    """Whether islands differ so much that more of them are worth their price."""
+    least = float(worth_each([done.state], len(done.island_evidence)).min())
+    if not done.finished or runs == _RUNS or (least > 2500 and done.log_evidence_error < 0.03):
+        return False
+    seconds, calls = budget.elapsed - start[0], budget.spent - start[1]
+    return (
+        budget.elapsed + 1.2 * seconds < 0.6 * budget.seconds
+        and budget.spent + 1.2 * calls < 0.7 * budget.gradients
+    )
+
+
+def _refine(
+    target: LogProb, n: int, second: Annealed, budget: Budget, generator: torch.Generator
+) -> tuple[list[State], float]:
+    """Sweeps of moves over all particles, each of them a set of draws."""
+    particles, size = second.state.z.shape
+    least = math.ceil(n / particles)
+    most = max(least, math.ceil(min(_POOL * n, max(n, 4_000_000 // size)) / particles))
+    moves = max(3, math.ceil(_REFINE / most))
+    second.mover.adapt(second.state.z)
     state, states, accepted = second.state, list[State](), 0.0
-    second.mover.adapt(state.z)
-    for _ in range(sweeps):
+    for _ in range(most):
         state, accepted = second.mover.move(
-            state, Possible(target), (least, 2 * least), budget, generator, adapt=False
+            state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
         )
         states.append(state)
-    return Evidence(found, first, second, states, accepted, lost_paths(found, second), budget)
+        if len(states) >= least and budget.left < 0.15:
+            break
+    return states, accepted
 
 
 def _affordable(n: int, first: Annealed, budget: Budget) -> int:
@@ -179,7 +210,7 @@ def _affordable(n: int, first: Annealed, budget: Budget) -> int:
     by_time = 0.6 * seconds / (each * budget.elapsed / max(1, budget.spent))
     by_calls = 0.6 * (budget.gradients - budget.spent) / each
     most = min(_MOST, max(n, 1024), by_time, by_calls)
-    return ISLANDS * 2 ** max(4, math.floor(math.log2(max(1.0, most) / ISLANDS)))
+    return ISLANDS << max(4, math.floor(math.log2(max(1.0, most) / ISLANDS)))
 
 
 def _draws(
@@ -187,12 +218,19 @@ def _draws(
 ) -> Draws:
     """n draws, equally many of every island."""
     second, states = evidence.second, evidence.states
+    islands, size = len(second.island_evidence), second.state.z.shape[1]
     z = torch.stack([state.z for state in states])  # (sweeps, particles, d)
-    islands = len(second.island_evidence)
-    z = z.view(len(z), islands, -1, z.shape[-1]).transpose(0, 1).flatten(1, 2)
+    value = torch.stack([evaluated(state) for state in states])
+    z = z.view(len(z), islands, -1, size).transpose(0, 1).flatten(1, 2)
+    value = value.view(len(value), islands, -1).transpose(0, 1).flatten(1, 2)
+    # Systematically along the log-density, so that those kept have the tails of all that were
+    # made; then in random order.
     each = math.ceil(n / islands)
-    order = torch.rand(islands, z.shape[1], generator=generator).argsort(1)[:, :each]
-    z = z.gather(1, order[..., None].expand(-1, -1, z.shape[-1]))
+    u = torch.rand(islands, 1, generator=generator, dtype=value.dtype)
+    position = ((torch.arange(each) + u) * (value.shape[1] / each)).long()
+    index = value.argsort(1).gather(1, position.clamp(max=value.shape[1] - 1))
+    index = index.gather(1, torch.rand(islands, each, generator=generator).argsort(1))
+    z = z.gather(1, index[..., None].expand(-1, -1, size))
     weights = (second.island_evidence - second.log_evidence)[:, None].expand(-1, each)
     u = z.flatten(0, 1)[:n]
     x = u if bijection is None else bijection(u)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Evidence", "lost_paths", "verdict", "worth"]
+__all__ = ["Evidence", "evaluated", "lost_paths", "verdict", "worth", "worth_each"]
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from damc.kernels.base import State
+from damc.kernels.mover import Budget
 from damc.kernels.pilot import Pilot
-from damc.kernels.smc import Annealed, Budget
+from damc.kernels.smc import Annealed
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
     before, after = e.second.state, e.states[-1]
     moved, grown = _shift(before.z, after.z)
     still = float((before.z == after.z).all(1).double().mean())
-    ess, least = worth(e.states, islands), _worth_each(e.states, islands).min()
+    ess, least = worth(e.states, islands), worth_each(e.states, islands).min()
     error = e.second.log_evidence_error
     gap = abs(e.second.log_evidence - e.first.log_evidence)
     bound = float(e.found.paths.elbo.max()) - e.second.log_evidence
@@ -94,8 +95,29 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
 
 def worth(states: list[State], islands: int) -> float:
     """How many independent draws all are worth, going by how much islands differ: on average."""
-    share = 1 / _worth_each(states, islands)
+    share = 1 / worth_each(states, islands)
     return float(1 / share.mean())
+
+
+def worth_each(states: list[State], islands: int) -> Tensor:
+    """Draws that each coordinate, its distance from the center and the log-density are worth.
+
+    With R islands of variance W whose means have the variance B, a mean over all of them has the
+    error of R W / B independent draws. On ranks, so that heavy tails do not decide.
+    """
+    z = torch.cat([state.z for state in states])
+    value = torch.cat([evaluated(state) for state in states])
+    f = torch.cat([z, (z - z.median(0).values).abs(), value[:, None]], 1)
+    ranks = f.argsort(0).argsort(0).to(f.dtype) / len(f)
+    parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
+    between, within = parts.mean(1).var(0), parts.var(1).mean(0)
+    return (islands * within / between.clamp(min=1e-300)).clamp(max=float(len(f)))
+
+
+def evaluated(state: State) -> Tensor:
+    """The log-densities that a moved state holds, ``(B,)``."""
+    assert state.log_prob is not None
+    return state.log_prob
 
 
 def lost_paths(found: Pilot, annealed: Annealed) -> int:
@@ -118,19 +140,3 @@ def _shift(before: Tensor, after: Tensor) -> tuple[float, float]:
     spread = (a[3] - a[1]).clamp(min=1e-300) / 1.349
     grown = ((b[4] - b[0]).clamp(min=1e-300) / (a[4] - a[0]).clamp(min=1e-300)).log()
     return float(((b[2] - a[2]).abs() / spread).max()), float(grown.max())
-
-
-def _worth_each(states: list[State], islands: int) -> Tensor:
-    """Draws that each coordinate, its distance from the center and the log-density are worth.
-
-    With R islands of variance W whose means have the variance B, a mean over all of them has the
-    error of R W / B independent draws. On ranks, so that heavy tails do not decide.
-    """
-    z = torch.cat([state.z for state in states])
-    values = [state.log_prob for state in states]
-    assert all(value is not None for value in values)
-    f = torch.cat([z, (z - z.median(0).values).abs(), torch.cat(values)[:, None]], 1)  # type: ignore[arg-type]
-    ranks = f.argsort(0).argsort(0).to(f.dtype) / len(f)
-    parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
-    between, within = parts.mean(1).var(0), parts.var(1).mean(0)
-    return (islands * within / between.clamp(min=1e-300)).clamp(max=float(len(f)))

@@ -1,6 +1,6 @@
 """Coordinates that straighten a funnel: some variables set the scale of others.
 
-In hierarchical models a few variables, the drivers, rule how widely the others spread, and no single
+In hierarchical models a few variables, the drivers, rule how widely the others spread, and no one
 step size fits both the neck and the mouth. From points of such a density, `LocationScale` learns
 
     z_i = m_i + A_i z_D + exp(s_i + S_i z_D) v_i
@@ -168,5 +168,5 @@ def _log_size(residual: Tensor) -> Tensor:
 def _correlation(a: Tensor, b: Tensor) -> Tensor:
     """Correlations of the columns of a with those of b, ``(d, d)``."""
     a, b = a - a.mean(0), b - b.mean(0)
-    norm = a.norm(dim=0)[:, None] * b.norm(dim=0)
+    norm: Tensor = a.norm(dim=0)[:, None] * b.norm(dim=0)
     return a.T @ b / norm.clamp(min=1e-300)

@@ -23,8 +23,8 @@ from damc.density import LogProb
 from damc.errors import Diverged
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC
+from damc.kernels.mover import Budget, Mover, Possible, possible
 from damc.kernels.reference import Reference
-from damc.kernels.smc import Budget, Mover, possible
 
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the starts
 _DRAWS = 16  # for an ELBO
@@ -109,20 +109,6 @@ def pilot(
     if found is None:
         raise Diverged("the points that paths found do not spread in every direction")
     return Pilot(paths, state.z, found)
-
-
-@dataclass(frozen=True)
-class Possible:
-    """A target whose impossible points have -inf and no gradient; see `damc.kernels.smc`."""
-
-    target: LogProb
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return self.value_and_grad(z)[0]
-
-    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Both."""
-        return possible(self.target, z)
 
 
 def climb(
@@ -276,7 +262,7 @@ def _with_hessian(
     z, d = paths.mean[best], paths.mean.shape[1]
     step = 1e-4 * paths.factor[best].square().sum(1).sqrt()
     rows = []
-    for part in torch.arange(d, device=z.device).split(256):
+    for part in torch.split(torch.arange(d, device=z.device), 256):
         move = torch.zeros(len(part), d, dtype=z.dtype, device=z.device)
         move[torch.arange(len(part), device=z.device), part] = step[part]
         grads = possible(target, torch.cat([z + move, z - move]))[1]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from damc.kernels.funnels import LocationScale
+from damc.kernels.mover import covariance_factor
 
 _DEGREES = 5  # of freedom: tails that no target with a variance outruns by much
 
@@ -71,8 +72,6 @@ class Reference:
 
         The widening fades in high dimension, where it costs more than it covers.
         """
-        from damc.kernels.smc import covariance_factor
-
         funnel = LocationScale.fit(z)
         v = z if funnel is None else funnel.inverse(z)
         factor = covariance_factor(v)
