@@ -198,7 +198,7 @@ def _refine(
             state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
         )
         states.append(state)
-        if len(states) >= least and budget.left < 0.15:
+        if budget.left <= 0 or (len(states) >= least and budget.left < 0.15):
             break
     return states, accepted
 

@@ -68,6 +68,7 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
             "annealing stopped before it reached the target, for want of budget or because the "
             "target is out of reach of its reference",
         ),
+        (e.budget.left <= 0, "the budget ended before all moves were made"),
         (grown > 0.25 + 4 * noise, "draws spread further the longer they move: the density may "
          f"be improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
         (moved > 0.1 + 4 * noise, f"further moves still shift the draws, by {moved:.2f} sd"),

@@ -24,6 +24,7 @@ from damc.density import LogProb, value_and_grad
 from damc.kernels.base import State
 
 _CLEAR = 0.12  # share of the variance of log |residual| that a driver must explain
+_WORTH = 0.1  # nats by which points must be likelier in the new coordinates
 _MOST = 8  # drivers
 
 
@@ -126,7 +127,14 @@ class LocationScale:
         shift = center + location[0] * sd - slope @ center
         log_scale = spread[0] - tilt @ center + sd.log()
         shift[drivers] = log_scale[drivers] = 0.0
-        return LocationScale(drivers, shift, slope, log_scale, tilt)
+        found = LocationScale(drivers, shift, slope, log_scale, tilt)
+        return found if found._gain(z) > _WORTH else None
+
+    def _gain(self, z: Tensor) -> float:
+        """How much likelier the points are, in nats each, if v is Gaussian than if z is."""
+        v = self.inverse(z)
+        volume = [torch.linalg.slogdet(x.T.cov())[1] / 2 for x in (z, v)]
+        return float(volume[0] - volume[1] - self.log_det(v).mean())
 
     def _location(self, z: Tensor) -> Tensor:
         return self.shift + z @ self.slope.T

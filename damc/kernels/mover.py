@@ -90,7 +90,7 @@ class Mover:
             accepted.append(acceptance)
             budget.spent += self.kernel.leapfrogs * len(start)
             away = float(self.whiten(state.z - start).square().mean())
-            if done >= least and (away < 1.1 * reached or budget.left <= 0):
+            if (done >= least and away < 1.1 * reached) or budget.left <= 0:
                 break
             reached = away
         if self.funnel is not None:

@@ -77,9 +77,11 @@ def pilot(
     count = 40 if dim <= _DENSE else 16 if dim <= 200 else 5
     if starts is None:
         starts = _starts(target, dim, count, budget, dtype, device, generator)
-    paths = climb(target, starts, 40 + 4 * dim, budget, generator)
+    paths = climb(target, starts, 200 + 5 * dim, budget, generator)
     worth = paths.elbo > paths.elbo.max() - 20 - dim
-    paths = Paths(paths.mean[worth], paths.factor[worth], paths.elbo[worth])
+    # Afresh, since the largest of many estimates is too large.
+    elbo = _elbo(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
+    paths = Paths(paths.mean[worth], paths.factor[worth], elbo)
     if dim > _DENSE:
         paths = _with_hessian(target, paths, budget, generator)
     each = max(8, 512 // len(paths.elbo))
@@ -126,6 +128,7 @@ def climb(
     h = eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None]
     fresh = torch.ones(m, dtype=torch.bool, device=z.device)
     best = Paths(z.clone(), 1e-3 * eye.repeat(m, 1, 1), torch.full_like(value, -math.inf))
+    idle = 0
     for k in range(iterations):
         new, new_value, new_grad = _line_search(target, z, value, grad, h, budget)
         moved = new_value > value
@@ -145,7 +148,9 @@ def climb(
         z, value, grad = new, new_value, new_grad
         if k < 30 or k % 5 == 0 or k == iterations - 1:
             best = _better(target, best, z, h, budget, generator)
-        if (k > 5 and float(gain.max()) < 1e-6) or budget.left <= 0.5:
+        # A path that found no step starts again along its gradient, so one idle round is no end.
+        idle = idle + 1 if float(gain.max()) < 1e-6 else 0
+        if idle == 5 or budget.left <= 0.5:
             break
     return _better(target, best, z, h, budget, generator)
 
@@ -197,7 +202,7 @@ def _better(
     usable = (failed == 0) & factor.isfinite().flatten(1).all(1)
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     factor = torch.where(usable[:, None, None], factor, 1e-3 * eye)
-    elbo = torch.where(usable, _elbo(target, z, factor, budget, generator), -math.inf)
+    elbo = torch.where(usable, _elbo(target, z, factor, _DRAWS, budget, generator), -math.inf)
     up = elbo > best.elbo
     return Paths(
         torch.where(up[:, None], z, best.mean),
@@ -207,9 +212,14 @@ def _better(
 
 
 def _elbo(
-    target: LogProb, mean: Tensor, factor: Tensor, budget: Budget, generator: torch.Generator | None
+    target: LogProb,
+    mean: Tensor,
+    factor: Tensor,
+    draws: int,
+    budget: Budget,
+    generator: torch.Generator | None,
 ) -> Tensor:
-    z, log_q = _draw(mean, factor, _DRAWS, generator)
+    z, log_q = _draw(mean, factor, draws, generator)
     value, _ = possible(target, z.flatten(0, 1))
     budget.spent += len(value)
     value = value.view_as(log_q)
@@ -217,7 +227,7 @@ def _elbo(
     count = inside.sum(1)
     # Of the part of q that is possible: log of its share more, as for a truncated q.
     mean_log = torch.where(inside, value - log_q, 0.0).sum(1) / count.clamp(min=1)
-    return torch.where(count > 0, mean_log + (count / _DRAWS).log(), -math.inf)
+    return torch.where(count > 0, mean_log + (count / draws).log(), -math.inf)
 
 
 def _draw(
@@ -274,7 +284,7 @@ def _with_hessian(
     if bool(failed):
         return paths
     factor = torch.linalg.cholesky(torch.cholesky_inverse(upper))
-    elbo = _elbo(target, z[None], factor[None], budget, generator)
+    elbo = _elbo(target, z[None], factor[None], 64, budget, generator)
     if float(elbo) < float(paths.elbo[best]):
         return paths
     return Paths(z[None], factor[None], elbo)

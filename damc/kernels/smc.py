@@ -33,7 +33,7 @@ from damc.kernels.independence import Proposal
 from damc.kernels.mover import Budget, Mover, possible
 
 ISLANDS = 8
-_LEAST_STEP = 1e-9  # of beta; below it the target is as good as disjoint from the reference
+_LEAST_STEP = 1e-14  # of beta; below it the target is as good as disjoint from the reference
 
 
 @dataclass(frozen=True)
