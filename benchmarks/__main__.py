@@ -11,6 +11,7 @@ from benchmarks import (
     chains,
     check,
     compiled,
+    densities,
     exact,
     growth,
     iteration,
@@ -31,6 +32,8 @@ BENCHMARKS = {
     "steps": steps.rows,
     "chains": chains.rows,
     "compiled": compiled.rows,
+    "densities": densities.rows,
+    "posteriors": densities.posteriors,
 }
 
 

@@ -28,8 +28,9 @@ from damc.supports import Support, as_support
 from damc.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
 
 _FIRST = 1024  # particles of the first annealing
-_MOST = 8192  # of each later one
-_RUNS = 6  # later ones at most
+_SECOND = 2048  # of the second one
+_MOST = 8192  # of each later one, made only where islands differ
+_RUNS = 6  # of those, at most
 _REFINE = 24  # moves after annealing, at least
 _POOL = 8  # draws made for each one kept
 
@@ -152,7 +153,6 @@ def _run(
     """All annealings and the moves after them."""
     size = len(found.reference.mean)
     count = _FIRST if size <= 60 else _FIRST // 4
-    start = budget.elapsed, budget.spent
     first = anneal(target, found.reference, particles=count, ess=0.7, budget=budget,
                    generator=generator)  # fmt: skip
     lost = lost_paths(found, first)
@@ -160,27 +160,53 @@ def _run(
     if first.finished and not lost:
         z = first.state.z
         reference = (Reference.fit(z, 1.3) if len(z) >= 10 * size else None) or reference
-    particles = _affordable(n, first, budget)
-    runs: list[Annealed] = []
-    while not runs or _again(joined(runs), len(runs), start, budget):
-        start = budget.elapsed, budget.spent
-        runs.append(anneal(target, reference, particles=particles, ess=0.9, moves=(3, 12),
-                           budget=budget, generator=generator))  # fmt: skip
-    second = joined(runs)
+    most = _affordable(first, budget)
+    runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
+    # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
+    while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
+        particles = min(_MOST, most)
+        price = 1.5 * particles * runs[-1].gradient_calls / len(runs[-1].state.z)
+        seconds = price * budget.elapsed / budget.spent
+        if (
+            max(
+                (budget.elapsed + seconds) / budget.seconds,
+                (budget.spent + price) / budget.gradients,
+            )
+            > 0.7
+        ):
+            break
+        runs.append(_anneal(target, reference, particles, budget, generator))
+    second = joined(runs[1:] or runs)
     states, accepted = _refine(target, n, second, budget, generator)
     return Evidence(found, first, second, states, accepted, lost_paths(found, second), budget)
 
 
-def _again(done: Annealed, runs: int, start: tuple[float, int], budget: Budget) -> bool:
-    """Whether islands differ so much that more of them are worth their price."""
-    least = float(worth_each([done.state], len(done.island_evidence)).min())
-    if not done.finished or runs == _RUNS or (least > 2500 and done.log_evidence_error < 0.03):
-        return False
-    seconds, calls = budget.elapsed - start[0], budget.spent - start[1]
-    return (
-        budget.elapsed + 1.2 * seconds < 0.6 * budget.seconds
-        and budget.spent + 1.2 * calls < 0.7 * budget.gradients
+def _anneal(
+    target: LogProb,
+    reference: Reference,
+    particles: int,
+    budget: Budget,
+    generator: torch.Generator,
+) -> Annealed:
+    return anneal(
+        target,
+        reference,
+        particles=particles,
+        ess=0.9,
+        moves=(3, 12),
+        budget=budget,
+        generator=generator,
     )
+
+
+def _differ(done: Annealed) -> bool:
+    """Whether islands differ by more than independent draws would, and are worth too few."""
+    if not done.finished:
+        return False
+    each, n = worth_each([done.state], len(done.island_evidence)), len(done.state.z)
+    least, average = float(each.min()), worth([done.state], len(done.island_evidence))
+    few = least < 2500 and (average < 0.6 * n or least < 0.12 * n)
+    return few or done.log_evidence_error > 0.03
 
 
 def _refine(
@@ -192,25 +218,25 @@ def _refine(
     most = max(least, math.ceil(min(_POOL * n, max(n, 4_000_000 // size)) / particles))
     moves = max(3, math.ceil(_REFINE / most))
     second.mover.adapt(second.state.z)
-    state, states, accepted = second.state, list[State](), 0.0
+    state, states, accepted, start = second.state, list[State](), 0.0, budget.elapsed
     for _ in range(most):
         state, accepted = second.mover.move(
             state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
         )
         states.append(state)
-        if budget.left <= 0 or (len(states) >= least and budget.left < 0.15):
+        enough = len(states) >= least and budget.elapsed > 1.5 * start
+        if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
             break
     return states, accepted
 
 
-def _affordable(n: int, first: Annealed, budget: Budget) -> int:
+def _affordable(first: Annealed, budget: Budget) -> int:
     """As many particles as the budget bears, going by what the first annealing cost."""
     each = 2.5 * first.gradient_calls / len(first.state.z)
-    seconds = budget.seconds - budget.elapsed
-    by_time = 0.6 * seconds / (each * budget.elapsed / max(1, budget.spent))
-    by_calls = 0.6 * (budget.gradients - budget.spent) / each
-    most = min(_MOST, max(n, 1024), by_time, by_calls)
-    return ISLANDS << max(4, math.floor(math.log2(max(1.0, most) / ISLANDS)))
+    by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * budget.elapsed / budget.spent)
+    by_calls = 0.5 * (budget.gradients - budget.spent) / each
+    most = max(1.0, min(_MOST, by_time, by_calls))
+    return ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
 
 
 def _draws(
