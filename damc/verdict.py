@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Evidence", "evaluated", "lost_paths", "verdict", "worth", "worth_each"]
+__all__ = ["Evidence", "evaluated", "lost_paths", "tail_index", "verdict", "worth", "worth_each"]
 
 import math
 from dataclasses import dataclass
@@ -60,6 +60,7 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
         "evidence gap": gap,
         "elbo above evidence": bound,
         "lost paths": float(e.lost),
+        "tail": tail_index(torch.cat([state.z for state in e.states])),
     }
     noise = math.sqrt(2 / max(ess, 1.0))
     reasons = [
@@ -71,6 +72,8 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
         (e.budget.left <= 0, "the budget ended before all moves were made"),
         (grown > 0.25 + 4 * noise, "draws spread further the longer they move: the density may "
          f"be improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
+        (checks["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "
+         f"integral (tail index {checks['tail']:.1f}, at most 1 is safe)"),
         (moved > 0.1 + 4 * noise, f"further moves still shift the draws, by {moved:.2f} sd"),
         (still > 0.02, f"{still:.0%} of the particles could not be moved"),
         (e.acceptance < 0.2, f"the kernel accepts only {e.acceptance:.0%} of its moves"),
@@ -113,6 +116,17 @@ def worth_each(states: list[State], islands: int) -> Tensor:
     parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
     between, within = parts.mean(1).var(0), parts.var(1).mean(0)
     return (islands * within / between.clamp(min=1e-300)).clamp(max=float(len(f)))
+
+
+def tail_index(z: Tensor) -> float:
+    """The largest of the coordinates' tail indices: P(|z_j| > r) falls as r^(-1/k).
+
+    Hill's estimate from the 2 % farthest points ``(n, d)``. Gaussian tails have k near 0, Cauchy's
+    k = 1, and the larger k, the nearer the density is to having no integral.
+    """
+    size = (z - z.median(0).values).abs()
+    top = size.topk(max(10, len(z) // 50), 0).values.clamp(min=1e-300).log()
+    return float((top - top[-1]).mean(0).max())
 
 
 def evaluated(state: State) -> Tensor:

@@ -26,8 +26,9 @@ from damc.kernels.hmc import HMC
 from damc.kernels.mover import Budget, Mover, Possible, possible
 from damc.kernels.reference import Reference
 
-SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the starts
+SCALES = (0.3, 1.0, 3.0, 10.0, 100.0)  # of the starts
 _DRAWS = 16  # for an ELBO
+_IDLE = 10  # rounds without a gain, after which a path has ended
 _DENSE = 60  # dimensions up to which points tell a covariance, and no Hessian is computed
 
 
@@ -78,6 +79,11 @@ def pilot(
     if starts is None:
         starts = _starts(target, dim, count, budget, dtype, device, generator)
     paths = climb(target, starts, 200 + 5 * dim, budget, generator)
+    if not bool((paths.elbo.max() < math.inf) & (paths.mean.abs().max() < 1e100)):
+        raise Diverged(
+            "the log-density grows without bound along a path: the density is improper, or it has "
+            "a pole"
+        )
     worth = paths.elbo > paths.elbo.max() - 20 - dim
     # Afresh, since the largest of many estimates is too large.
     elbo = _elbo(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
@@ -128,9 +134,13 @@ def climb(
     h = eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None]
     fresh = torch.ones(m, dtype=torch.bool, device=z.device)
     best = Paths(z.clone(), 1e-3 * eye.repeat(m, 1, 1), torch.full_like(value, -math.inf))
-    idle = 0
+    idle = torch.zeros(m, dtype=torch.long, device=z.device)  # rounds without a gain
     for k in range(iterations):
-        new, new_value, new_grad = _line_search(target, z, value, grad, h, budget)
+        new, new_value, new_grad = z.clone(), value.clone(), grad.clone()
+        on = idle < _IDLE
+        new[on], new_value[on], new_grad[on] = _line_search(
+            target, z[on], value[on], grad[on], h[on], budget
+        )
         moved = new_value > value
         s, y = new - z, grad - new_grad
         sy, yy = (s * y).sum(1), y.square().sum(1)
@@ -149,8 +159,11 @@ def climb(
         if k < 30 or k % 5 == 0 or k == iterations - 1:
             best = _better(target, best, z, h, budget, generator)
         # A path that found no step starts again along its gradient, so one idle round is no end.
-        idle = idle + 1 if float(gain.max()) < 1e-6 else 0
-        if idle == 5 or budget.left <= 0.5:
+        # One whose next step promises nothing has ended.
+        promise = (grad * (h @ grad[..., None])[..., 0]).sum(1)
+        idle = torch.where(gain < 1e-6, idle + 1, 0)
+        idle = torch.where((promise < 1e-7) & (gain < 1e-6), _IDLE, idle)
+        if bool((idle >= _IDLE).all()) or budget.left <= 0.7:
             break
     return _better(target, best, z, h, budget, generator)
 
@@ -251,8 +264,12 @@ def _starts(
     """Points at several scales where the log-density is finite, ``(count, d)``."""
     tries = 20 * count
     w = torch.empty(tries, dim, dtype=dtype, device=device).normal_(generator=generator)
-    scale = torch.tensor(SCALES, dtype=dtype, device=device).repeat(tries // len(SCALES))
-    z = w * scale[:, None]
+    scales = torch.tensor(SCALES, dtype=dtype, device=device)
+    scale = scales.repeat(tries // len(SCALES))[:, None].repeat(1, dim)
+    # Every other start has a scale for each coordinate: a mode may be far in one of them only.
+    own = torch.rand(tries // 2, dim, dtype=dtype, generator=generator, device=device)
+    scale[::2] = scales[(own * len(SCALES)).long()]
+    z = w * scale
     value, _ = possible(target, z)
     budget.spent += tries
     z = z[value > -math.inf]

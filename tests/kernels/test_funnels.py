@@ -55,6 +55,23 @@ def test_a_funnel_becomes_round(generator: torch.Generator) -> None:
     assert math.log(float(z[z[:, 0] > 4][:, 1].std() / z[z[:, 0] < 0][:, 1].std())) > 1.5
 
 
+def test_a_banana_becomes_round(generator: torch.Generator) -> None:
+    """x_1 = x_0^2 + 0.1 w, Rosenbrock's valley."""
+    w = torch.randn(8000, 3, dtype=D, generator=generator)
+    x = 1 + w[:, :1]
+    z = torch.cat([x, x.square() + 0.1 * w[:, 1:2], 5 * w[:, 2:]], 1)
+    found = LocationScale.fit(z)
+    assert found is not None and found.drivers.tolist() == [True, False, False]
+    assert abs(float(found.curve[1, 0]) - 1) < 0.02 and abs(float(found.slope[1, 0])) < 0.05
+    v = found.inverse(z)
+    correlation = torch.corrcoef(torch.cat([v[:, :2], v[:, :1].square()], 1).T)
+    assert correlation[1, [0, 2]].abs().max() < 0.05
+    _, grad = found.target(log_prob).value_and_grad(v[:5])
+    torch.testing.assert_close(
+        grad, torch.func.grad(lambda v: found.target(log_prob)(v).sum())(v[:5])
+    )
+
+
 def test_a_gaussian_is_left_alone(generator: torch.Generator) -> None:
     w = torch.randn(4000, 6, dtype=D, generator=generator)
     assert LocationScale.fit(w @ torch.randn(6, 6, dtype=D, generator=generator)) is None

@@ -99,6 +99,6 @@ def test_moves_in_straightened_coordinates_keep_a_funnel(generator: torch.Genera
 
     assert deviation(fitted) < 4
     wrong = WithoutJacobian(
-        fitted.drivers, fitted.shift, fitted.slope, fitted.log_scale, fitted.tilt
+        fitted.drivers, fitted.shift, fitted.slope, fitted.curve, fitted.log_scale, fitted.tilt
     )
     assert deviation(wrong) > 10
