@@ -116,7 +116,7 @@ def sample(
         dim: size of a point.
         n: how many draws.
         support: a constraint of `torch.distributions.constraints`, or a list; see `damc.supports`.
-        seed: of everything random.
+        seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
         gradients: at most so many gradients of the log-density, counted for each point.
         minutes: at most about so much time.
 
@@ -218,13 +218,13 @@ def _refine(
     most = max(least, math.ceil(min(_POOL * n, max(n, 4_000_000 // size)) / particles))
     moves = max(3, math.ceil(_REFINE / most))
     second.mover.adapt(second.state.z)
-    state, states, accepted, start = second.state, list[State](), 0.0, budget.elapsed
+    state, states, accepted, start = second.state, list[State](), 0.0, budget.spent
     for _ in range(most):
         state, accepted = second.mover.move(
             state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
         )
         states.append(state)
-        enough = len(states) >= least and budget.elapsed > 1.5 * start
+        enough = len(states) >= least and budget.spent > 2 * start
         if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
             break
     return states, accepted

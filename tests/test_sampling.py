@@ -62,7 +62,7 @@ def test_a_support_bounds_the_draws() -> None:
 def test_two_far_modes_of_different_width_get_their_masses() -> None:
     def log_prob(z: Tensor) -> Tensor:
         left = math.log(0.7 / 1.0**2) - (z + 20).square().sum(1) / 2
-        right = math.log(0.3 / 0.3**2) - ((z - 20) / 0.3).square().sum(1) / 2
+        right = math.log(0.3 / 0.5**2) - ((z - 20) / 0.5).square().sum(1) / 2
         return torch.logaddexp(left, right) - math.log(2 * math.pi)
 
     found = sample(log_prob, 2, n=2000)

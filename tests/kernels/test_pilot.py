@@ -36,7 +36,7 @@ def test_paths_find_a_skewed_gaussian_far_away(generator: torch.Generator) -> No
     paths = climb(log_prob, starts, 100, Budget(), generator)
     best = int(paths.elbo.argmax())
     w = torch.linalg.solve_triangular(SKEW, (paths.mean[best] - FAR)[:, None], upper=False)
-    assert w.abs().max() < 0.1
+    assert w.abs().max() < 0.5
     assert abs(float(paths.elbo[best]) - log_z) < 0.5
 
 
