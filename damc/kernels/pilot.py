@@ -75,10 +75,10 @@ def pilot(
     Raises:
         Diverged: if the log-density is finite at no start.
     """
-    count = 160 if dim <= _DENSE else 16 if dim <= 200 else 6
+    count = 160 if dim <= _DENSE else 16 if dim <= 200 else 3
     if starts is None:
         starts = _starts(target, dim, count, budget, dtype, device, generator)
-    paths = climb(target, starts, 200 + 5 * dim, budget, generator)
+    paths = climb(target, starts, min(600, 200 + 5 * dim), budget, generator)
     if not bool((paths.elbo.max() < math.inf) & (paths.mean.abs().max() < 1e100)):
         raise Diverged(
             "the log-density grows without bound along a path: the density is improper, or it has "
@@ -156,7 +156,7 @@ def climb(
         fresh = fresh & ~curved
         gain = new_value - value
         z, value, grad = new, new_value, new_grad
-        if k < 30 or k % 5 == 0 or k == iterations - 1:
+        if (k < 30 or k % 5 == 0) if d <= _DENSE else k % 50 == 49:
             best = _better(target, best, z, h, budget, generator)
         # A path that found no step starts again with a diagonal H: only twice in a row it ends.
         idle = torch.where(gain < 1e-6, idle + 1, 0)

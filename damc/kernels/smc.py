@@ -31,6 +31,7 @@ from damc.kernels.base import State
 from damc.kernels.hmc import HMC
 from damc.kernels.independence import Proposal
 from damc.kernels.mover import Budget, Mover, possible
+from damc.kernels.pilot import pilot
 
 ISLANDS = 8
 _LEAST_STEP = 1e-14  # of beta; below it the target is as good as disjoint from the reference
@@ -77,8 +78,9 @@ class Annealed:
 
 def anneal(
     target: Target,
-    reference: Proposal,
+    reference: Proposal | None = None,
     *,
+    dim: int | None = None,
     particles: int = 4096,
     islands: int = ISLANDS,
     ess: float = 0.7,
@@ -92,7 +94,8 @@ def anneal(
     Args:
         target: unnormalized log-density; -inf and NaN mean that a point is impossible.
         reference: a distribution with `sample(n, generator)` and a normalized `log_prob(z)`, wider
-            than the target, such as `Gaussian`. `damc.sample` finds one itself.
+            than the target, such as `Gaussian`; by default one fitted by `damc.kernels.pilot`.
+        dim: size of z, wanted if there is no reference.
         particles: in all.
         islands: R, groups of particles that never exchange any.
         ess: the share of effective particles that each change of temperature keeps.
@@ -117,6 +120,10 @@ def anneal(
         raise BadInput(f"ess must lie between 0 and 1, got {ess}")
     budget = Budget() if budget is None else budget
     spent = budget.spent
+    if reference is None:
+        if dim is None or dim < 1:
+            raise BadInput(f"anneal must be given a reference or the dim of the target, got {dim}")
+        reference = pilot(still(target), dim, budget=budget, generator=generator).reference
     z = reference.sample(particles, generator)
     path = _Path(still(target), reference)
     p, r = path.parts(z)

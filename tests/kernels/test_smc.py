@@ -53,6 +53,11 @@ def test_evidence_and_moments_of_a_narrow_gaussian(generator: torch.Generator) -
     assert w.mean(0).abs().max() < 0.15 and (w.std(0) - 1).abs().max() < 0.1
 
 
+def test_without_a_reference_a_pilot_finds_one(generator: torch.Generator) -> None:
+    found = anneal(narrow, dim=2, particles=512, generator=generator)
+    assert abs(found.log_evidence - math.log(7)) < max(4 * found.log_evidence_error, 0.05)
+
+
 class Boastful(Gaussian):
     """Claims twice the density that it draws from."""
 
@@ -143,11 +148,12 @@ def test_the_evidence_of_islands_is_their_mean() -> None:
         ({"particles": 100}, "must divide into"),
         ({"islands": 1}, "at least 2 islands"),
         ({"ess": 1.0}, "ess must lie between 0 and 1"),
+        ({"reference": None}, "a reference or the dim"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(given: dict[str, float], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        anneal(two_modes, wide(1, 6.0), **given)  # type: ignore[arg-type]
+        anneal(two_modes, **{"reference": wide(1, 6.0), **given})  # type: ignore[arg-type]
 
 
 def test_a_reference_that_misses_the_support_is_named(generator: torch.Generator) -> None:

@@ -1,0 +1,65 @@
+"""Posteriors of real data: draws against the summaries of published reference draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import damc
+from benchmarks.posteriors import POSTERIORS, load
+from damc.density import value_and_grad
+
+
+def errors(name: str, more: object = None) -> tuple[float, float, damc.Draws]:
+    """The largest errors of means and sds, in units of the reference's sd."""
+    model = load(name)
+
+    def log_prob(u: Tensor) -> Tensor:
+        value = model.log_prob(u)
+        return value if more is None else value + more(model.parameters(u))  # type: ignore[operator]
+
+    draws = damc.sample(log_prob, model.dim, n=4000)
+    z = model.parameters(draws.samples)
+    mean, sd = (
+        torch.tensor([v[k] for v in model.reference.values()], dtype=z.dtype)
+        for k in ("mean", "sd")
+    )
+    return (
+        float(((z.mean(0) - mean) / sd).abs().max()),
+        float((z.std(0) / sd - 1).abs().max()),
+        draws,
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "earnings-earn_height",
+        "eight_schools-eight_schools_noncentered",
+        "kilpisjarvi_mod-kilpisjarvi",
+    ],
+)
+def test_draws_agree_with_the_reference(name: str) -> None:
+    mean, sd, draws = errors(name)
+    assert draws.trusted and mean < 0.1 and sd < 0.1
+
+
+def test_a_wrong_prior_is_found_out() -> None:
+    """Eight schools with mu ~ N(0, 3) instead of N(0, 5)."""
+    name = "eight_schools-eight_schools_noncentered"
+    mean, _, _ = errors(name, lambda x: x[:, 8].square() * (1 / 50 - 1 / 18))
+    assert mean > 0.2
+
+
+@pytest.mark.parametrize("name", [name for name in POSTERIORS if name != "lgcp_pines"])
+def test_densities_are_finite_and_smooth_around_zero(name: str) -> None:
+    model = load(name)
+    generator = torch.Generator().manual_seed(0)
+    u = 0.3 * torch.randn(4, model.dim, dtype=torch.float64, generator=generator)
+    value, grad = value_and_grad(model.log_prob, u)
+    step = 1e-5 * torch.randn(4, model.dim, dtype=torch.float64, generator=generator)
+    change = (model.log_prob(u + step) - model.log_prob(u - step)) / 2
+    assert value.shape == (4,) and bool(value.isfinite().all())
+    torch.testing.assert_close(change, (grad * step).sum(1), rtol=1e-3, atol=1e-6)
+    assert model.parameters(u).shape == (4, max(len(model.reference), model.dim))
