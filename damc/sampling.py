@@ -153,27 +153,22 @@ def _run(
     """All annealings and the moves after them."""
     size = len(found.reference.mean)
     count = _FIRST if size <= 60 else _FIRST // 4
+    start = budget.elapsed
     first = anneal(target, found.reference, particles=count, ess=0.7, budget=budget,
                    generator=generator)  # fmt: skip
-    lost = lost_paths(found, first)
+    pace = (budget.elapsed - start) / first.gradient_calls  # seconds for a gradient
     reference = found.reference
-    if first.finished and not lost:
+    if first.finished and not lost_paths(found, first):
         z = first.state.z
         reference = (Reference.fit(z, 1.3) if len(z) >= 10 * size else None) or reference
-    most = _affordable(first, budget)
+    most = _affordable(first, pace, budget)
     runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
     # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
     while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
         particles = min(_MOST, most)
         price = 1.5 * particles * runs[-1].gradient_calls / len(runs[-1].state.z)
-        seconds = price * budget.elapsed / budget.spent
-        if (
-            max(
-                (budget.elapsed + seconds) / budget.seconds,
-                (budget.spent + price) / budget.gradients,
-            )
-            > 0.7
-        ):
+        late = budget.elapsed + pace * price > 0.7 * budget.seconds
+        if late or budget.spent + price > 0.7 * budget.gradients:
             break
         runs.append(_anneal(target, reference, particles, budget, generator))
     second = joined(runs[1:] or runs)
@@ -230,10 +225,10 @@ def _refine(
     return states, accepted
 
 
-def _affordable(first: Annealed, budget: Budget) -> int:
+def _affordable(first: Annealed, pace: float, budget: Budget) -> int:
     """As many particles as the budget bears, going by what the first annealing cost."""
     each = 2.5 * first.gradient_calls / len(first.state.z)
-    by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * budget.elapsed / budget.spent)
+    by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * pace)
     by_calls = 0.5 * (budget.gradients - budget.spent) / each
     most = max(1.0, min(_MOST, by_time, by_calls))
     return ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
