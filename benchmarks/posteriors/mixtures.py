@@ -35,7 +35,7 @@ def _gauss_mix(d: dict[str, Any]) -> Any:
 
 
 def _forward(log_emission: Tensor, stay: Tensor, back: Tensor) -> Tensor:
-    """log-likelihood by the forward recursion.
+    """log-likelihood by the forward recursion, its matrix products paired up as in a tree.
 
     Args:
         log_emission: ``(B, T, 2)``.
@@ -44,10 +44,15 @@ def _forward(log_emission: Tensor, stay: Tensor, back: Tensor) -> Tensor:
     """
     rows = [torch.stack([F.logsigmoid(x), F.logsigmoid(-x)], 1) for x in (stay, back)]
     log_a = torch.stack(rows, 1)  # (B, from, to)
-    g = log_emission[:, 0]
-    for t in range(1, log_emission.shape[1]):
-        g = log_emission[:, t] + torch.logsumexp(g[..., None] + log_a, 1)
-    return torch.logsumexp(g, 1)
+    steps = log_a[:, None] + log_emission[:, 1:, None]  # (B, T - 1, from, to)
+    while steps.shape[1] > 1:
+        pairs = steps.shape[1] // 2
+        first, second = steps[:, : 2 * pairs : 2], steps[:, 1 : 2 * pairs : 2]
+        product = torch.logaddexp(
+            first[..., :1] + second[..., :1, :], first[..., 1:] + second[..., 1:, :]
+        )
+        steps = torch.cat([product, steps[:, 2 * pairs :]], 1)
+    return torch.logsumexp(log_emission[:, 0, :, None] + steps[:, 0], (1, 2))
 
 
 def _logit_jacobian(u: Tensor) -> Tensor:

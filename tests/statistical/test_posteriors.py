@@ -8,6 +8,7 @@ from torch import Tensor
 
 import damc
 from benchmarks.posteriors import POSTERIORS, load
+from benchmarks.posteriors.mixtures import _forward
 from damc.density import value_and_grad
 
 
@@ -50,6 +51,19 @@ def test_a_wrong_prior_is_found_out() -> None:
     name = "eight_schools-eight_schools_noncentered"
     mean, _, _ = errors(name, lambda x: x[:, 8].square() * (1 / 50 - 1 / 18))
     assert mean > 0.2
+
+
+def test_the_forward_recursion_is_the_sequential_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for length in (2, 3, 8, 13):
+        emission = torch.randn(5, length, 2, dtype=torch.float64, generator=generator)
+        stay, back = torch.randn(2, 5, dtype=torch.float64, generator=generator)
+        a = torch.stack([torch.sigmoid(stay), torch.sigmoid(-stay)], 1)
+        b = torch.stack([torch.sigmoid(back), torch.sigmoid(-back)], 1)
+        g = emission[:, 0].exp()
+        for t in range(1, length):
+            g = emission[:, t].exp() * (g[:, :1] * a + g[:, 1:] * b)
+        torch.testing.assert_close(_forward(emission, stay, back), g.sum(1).log())
 
 
 @pytest.mark.parametrize("name", [name for name in POSTERIORS if name != "lgcp_pines"])
