@@ -30,7 +30,7 @@ class Threshold:
 
     Example:
         >>> threshold = Threshold(np.arange(1.0, 100), 0.95)
-        >>> threshold.value, threshold.p_values(np.array([0.0, 98.5, 200]))
+        >>> round(threshold.value, 2), threshold.p_values(np.array([0.0, 98.5, 200]))
         (95.0, array([1.  , 0.02, 0.01]))
     """
 

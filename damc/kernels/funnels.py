@@ -183,10 +183,11 @@ class _Straightened:
 
 def _drivers(u: Tensor) -> list[int]:
     """Variables that tell how far others are from their centers, or bend them; the best first."""
-    square = u.square().clamp(max=25.0)  # of a few far points not too much
-    bent = square - _linear(u, square)
+    log_size = _log_size(u)
+    u = u.clamp(-5.0, 5.0)  # a few far points must not decide
+    bent = u.square() - _linear(u, u.square())
     explained = torch.maximum(
-        _correlation(u, _log_size(u)).square(), _correlation(bent, u - u.mean(0)).square()
+        _correlation(u, log_size).square(), _correlation(bent, u).square()
     ).fill_diagonal_(0.0)  # (driver, driven)
     strength = torch.where(explained > _CLEAR, explained, 0.0).sum(1)
     chosen: list[int] = []

@@ -87,7 +87,7 @@ def pilot(
     worth = paths.elbo > paths.elbo.max() - 20 - dim
     # Afresh, since the largest of many estimates is too large.
     elbo = _elbo(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
-    paths = Paths(paths.mean[worth], paths.factor[worth], elbo)
+    paths = _distinct(Paths(paths.mean[worth], paths.factor[worth], elbo))
     if dim > _DENSE:
         paths = _with_hessian(target, paths, budget, generator)
     each = max(8, 512 // len(paths.elbo))
@@ -239,6 +239,20 @@ def _elbo(
     # Of the part of q that is possible: log of its share more, as for a truncated q.
     mean_log = torch.where(inside, value - log_q, 0.0).sum(1) / count.clamp(min=1)
     return torch.where(count > 0, mean_log + (count / draws).log(), -math.inf)
+
+
+def _distinct(paths: Paths) -> Paths:
+    """Without the paths whose Gaussian holds the center of a clearly better one.
+
+    Those describe a region worse that another path describes well, and mostly far too wide.
+    """
+    d = paths.mean.shape[1]
+    away = (paths.mean[None] - paths.mean[:, None]).mT  # (M, d, M): from each to every other
+    w = torch.linalg.solve_triangular(paths.factor, away, upper=False).square().sum(1)
+    inside = w < d + 3 * math.sqrt(2 * d)
+    better = paths.elbo[None] > paths.elbo[:, None] + 2
+    keep = ~(inside & better).any(1)
+    return Paths(paths.mean[keep], paths.factor[keep], paths.elbo[keep])
 
 
 def _draw(

@@ -493,7 +493,7 @@ def test_other_shapes_are_refused_in_one_sentence() -> None:
         encoder(torch.zeros(2, 3, 16, 16))
     with pytest.raises(BadInput, match="base must be at least the resolution, 128, got 64"):
         StyleDecoder(128, base=64)
-    with pytest.raises(BadInput, match="style is 0"):
+    with pytest.raises(BadInput, match="style must be positive"):
         StyleDecoder(8, style=0)
 
 

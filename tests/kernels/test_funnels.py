@@ -75,3 +75,6 @@ def test_a_banana_becomes_round(generator: torch.Generator) -> None:
 def test_a_gaussian_is_left_alone(generator: torch.Generator) -> None:
     w = torch.randn(4000, 6, dtype=D, generator=generator)
     assert LocationScale.fit(w @ torch.randn(6, 6, dtype=D, generator=generator)) is None
+    # Nor is a Student t with 3 degrees of freedom, whose far points look like bends.
+    radius = torch.randn(4000, 3, dtype=D, generator=generator).square().mean(1, keepdim=True)
+    assert LocationScale.fit(w / radius.sqrt()) is None

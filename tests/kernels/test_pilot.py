@@ -77,6 +77,15 @@ def test_the_best_gaussian_of_a_funnel_is_not_at_its_optimum(generator: torch.Ge
     assert float(paths.elbo.max()) < log_z + 0.5
 
 
+def test_the_reference_of_heavy_tails_is_not_far_too_wide(generator: torch.Generator) -> None:
+    """Student t with 3 degrees in 10-D, from starts as far as 100 sds."""
+    found = pilot(
+        lambda z: -6.5 * torch.log1p(z.square().sum(1) / 3), 10, budget=Budget(),
+        generator=generator,
+    )  # fmt: skip
+    assert 1 < float(found.reference.factor.diagonal().max()) < 6
+
+
 def test_high_dimensions_use_the_hessian(generator: torch.Generator) -> None:
     d = 80
     factor = torch.randn(d, d, dtype=D, generator=generator).tril_(-1) / d + torch.eye(d)

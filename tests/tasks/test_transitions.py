@@ -43,7 +43,7 @@ def test_no_ess_exceeds_the_number_of_points() -> None:
         trace.append(z)
     points, energies = torch.stack(trace), torch.stack(trace)[..., 0]
     kept = 100 * 8
-    assert float(ess(points[100:]).min()) > kept  # what is not to be printed
+    assert float(ess(points[100:]).min()) == kept  # capped: arviz says more
     mixing, note = _mixing(points, energies)
     assert note == "" and mixing["kept points"] == kept
     for name, value in mixing.items():

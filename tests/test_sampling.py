@@ -1,0 +1,143 @@
+"""damc.sample: right draws where it says so, a warning where it does not, clear sentences."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+import damc
+from damc import BadInput, Draws, sample
+
+D = torch.float64
+
+
+def off_scale(z: Tensor) -> Tensor:
+    """N(50, 10^2) in two dimensions."""
+    return -((z - 50) / 10).square().sum(1) / 2
+
+
+@pytest.fixture(scope="module")
+def draws() -> Draws:
+    return sample(off_scale, 2, n=2000, seed=1)
+
+
+def test_a_gaussian_off_unit_scale(draws: Draws) -> None:
+    assert draws.trusted and draws.report.startswith("all checks passed")
+    assert draws.samples.shape == (2000, 2) and draws.log_weights.shape == (2000,)
+    w = (draws.samples - 50) / 10
+    error = 1 / math.sqrt(draws.ess)
+    assert w.mean(0).abs().max() < 4 * error and (w.std(0) - 1).abs().max() < 4 * error
+    assert 500 < draws.ess <= 2000
+    exact = math.log(2 * math.pi * 100)
+    assert abs(draws.log_evidence - exact) < max(4 * draws.log_evidence_error, 0.02)
+    assert draws.gradient_calls > 2000 and draws.sampler is None
+
+
+def test_one_seed_repeats_bit_for_bit_and_leaves_torch_alone(draws: Draws) -> None:
+    before = torch.get_rng_state()
+    again = sample(off_scale, 2, n=2000, seed=1)
+    assert again.samples.equal(draws.samples) and again.log_evidence == draws.log_evidence
+    assert torch.get_rng_state().equal(before)
+    assert not sample(off_scale, 2, n=2000, seed=2).samples.equal(draws.samples)
+
+
+def test_a_support_bounds_the_draws() -> None:
+    """A uniform box: means, variances and evidence in closed form."""
+    low, high = torch.tensor([0.0, -5.0], dtype=D), torch.tensor([1.0, 5.0], dtype=D)
+    found = sample(lambda x: 0 * x.sum(1), 2, 2000, support=constraints.interval(low, high))
+    x = (found.samples - low) / (high - low)
+    assert found.trusted and bool(((x > 0) & (x < 1)).all())
+    assert (x.mean(0) - 0.5).abs().max() < 0.03 and (
+        x.std(0) * math.sqrt(12) - 1
+    ).abs().max() < 0.05
+    assert abs(found.log_evidence - math.log(10)) < 0.05
+
+
+def test_two_far_modes_of_different_width_get_their_masses() -> None:
+    def log_prob(z: Tensor) -> Tensor:
+        left = math.log(0.7 / 1.0**2) - (z + 20).square().sum(1) / 2
+        right = math.log(0.3 / 0.5**2) - ((z - 20) / 0.5).square().sum(1) / 2
+        return torch.logaddexp(left, right) - math.log(2 * math.pi)
+
+    found = sample(log_prob, 2, n=2000)
+    weight = found.log_weights.exp()
+    right = float(((found.samples[:, 0] > 0) * weight).sum() / weight.sum())
+    assert abs(right - 0.3) < 0.08 and abs(found.log_evidence) < 0.2
+
+
+def test_an_improper_density_is_not_trusted() -> None:
+    found = sample(lambda z: -z[:, 0].square() / 2 + 0 * z[:, 1], 2, n=1000)
+    assert not found.trusted and found.report.startswith("do not trust these draws")
+
+
+def test_a_budget_that_is_too_small_is_not_trusted() -> None:
+    found = sample(off_scale, 2, n=1000, gradients=20_000)
+    assert not found.trusted and "budget" in found.report
+    assert found.gradient_calls < 60_000
+
+
+def test_a_float32_model_is_given_what_it_can_take() -> None:
+    a = torch.tensor([[2.0, 0.0], [0.5, 1.0]])
+    found = sample(lambda z: -(z @ a).square().sum(1) / 2, 2, n=1000)
+    covariance = torch.linalg.inv(a @ a.T).double()
+    assert found.trusted
+    torch.testing.assert_close(found.samples.T.cov(), covariance, rtol=0.2, atol=0.1)
+
+
+def test_regions_without_density_are_avoided() -> None:
+    def ring(z: Tensor) -> Tensor:
+        radius = z.norm(dim=1)
+        return torch.where((radius > 1) & (radius < 2), -radius, torch.nan)
+
+    found = sample(ring, 2, n=1000)
+    radius = found.samples.norm(dim=1)
+    assert bool(((radius > 1) & (radius < 2)).all())
+    exact = math.log(2 * math.pi * (2 * math.exp(-1) - 3 * math.exp(-2)))
+    assert abs(found.log_evidence - exact) < 0.1
+
+
+def test_draws_go_to_arviz_and_to_a_figure(draws: Draws) -> None:
+    pytest.importorskip("arviz")
+    data = draws.to_arviz()
+    assert data.posterior["z"].shape[0] == draws.islands
+    assert data.posterior["z"].shape[-1] == 2
+    assert len(draws.plot().axes) == 4
+
+
+def test_arviz_is_asked_for_in_one_sentence(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(BadInput, match=r"damc\[diagnostics\]"):
+        draws.to_arviz()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sample(off_scale, 0), "dim must be a positive whole number, got 0"),
+        (lambda: sample(off_scale, 2.0), "dim must be a positive whole number"),  # type: ignore[arg-type]
+        (lambda: sample(off_scale, 2, n=0), "n must be a positive whole number"),
+        (lambda: sample(off_scale, 2, minutes=0), "must be positive"),
+        (lambda: sample(lambda z: z, 2), r"one value for each point, shape \(8,\)"),
+        (lambda: sample(lambda z: z.sum(), 2), r"got shape \(\)"),
+        (lambda: sample(lambda z: np.sum(z.numpy(), 1), 2), "in torch operations"),
+        (lambda: sample(lambda z: z.detach().numpy().sum(1), 2), "must return a tensor"),
+        (lambda: sample(lambda z: z @ torch.ones(3), 2), r"shape \(B, 2\) in torch operations"),
+        (lambda: sample(lambda z: torch.zeros(len(z)), 2), "depend on its points"),
+        (lambda: sample("density", 2), "callable"),
+        (lambda: sample(off_scale, 2, support="box"), "support must be a constraint"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_sentence(make: object, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        make()  # type: ignore[operator]
+
+
+def test_a_density_that_is_nowhere_finite_is_named() -> None:
+    with pytest.raises(damc.Diverged, match="finite at none"):
+        sample(lambda z: z.sum(1) * torch.nan, 2)

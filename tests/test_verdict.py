@@ -1,0 +1,101 @@
+"""The checks behind a verdict: each passes where it should and fails where it must."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from damc.kernels.base import State
+from damc.kernels.hmc import HMC
+from damc.kernels.mover import Budget, Mover
+from damc.kernels.pilot import Paths, Pilot
+from damc.kernels.reference import Reference
+from damc.kernels.smc import Annealed
+from damc.verdict import Evidence, lost_paths, tail_index, verdict, worth, worth_each
+
+D = torch.float64
+LOG_Z = math.log(2 * math.pi)
+
+
+def normal(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, 2, dtype=D, generator=torch.Generator().manual_seed(seed))
+
+
+def state(z: Tensor) -> State:
+    return State(z, -z.square().sum(1) / 2, -z)
+
+
+def annealed(z: Tensor, spread: float = 0.01) -> Annealed:
+    noise = torch.randn(8, dtype=D, generator=torch.Generator().manual_seed(5))
+    mover = Mover(HMC(1.0))
+    return Annealed(state(z), LOG_Z + spread * noise, [0.5, 1.0], [0.8, 0.8], mover, True, 1000)
+
+
+def found(means: list[list[float]]) -> Pilot:
+    mean = torch.tensor(means, dtype=D)
+    eye = torch.eye(2, dtype=D)
+    paths = Paths(mean, eye.repeat(len(mean), 1, 1), torch.full((len(mean),), LOG_Z - 0.7, dtype=D))
+    return Pilot(paths, mean, Reference(torch.zeros(2, dtype=D), eye))
+
+
+def evidence(**changed: object) -> Evidence:
+    good: dict[str, object] = {
+        "found": found([[0.0, 0.0]]),
+        "first": annealed(normal(1024, 1)),
+        "second": annealed(normal(2048, 2)),
+        "states": [state(normal(2048, seed)) for seed in (3, 4)],
+        "acceptance": 0.8,
+        "lost": 0,
+        "budget": Budget(),
+    }
+    return Evidence(**{**good, **changed})  # type: ignore[arg-type]
+
+
+def test_good_draws_pass_and_every_fault_is_named() -> None:
+    trusted, report, checks = verdict(evidence())
+    assert trusted and report.startswith("all checks passed") and checks["lost paths"] == 0
+    wide = [state(normal(2048, 3) * 2)]
+    moved = [state(normal(2048, 3) + 1)]
+    stuck = [state(torch.cat([normal(2048, 2)[:200], normal(2048, 3)[200:]]))]
+    drift = torch.arange(8, dtype=D).repeat_interleave(256)[:, None]
+    apart = [state(normal(2048, 3) + drift)]
+    lonely = annealed(normal(2048, 2), spread=2.0)
+    faults = {
+        "improper": {"states": wide},
+        "shift the draws": {"states": moved},
+        "could not be moved": {"states": stuck},
+        "islands disagree: a coordinate": {"states": apart},
+        "disagree on the evidence": {"second": lonely},
+        "accepts only": {"acceptance": 0.1},
+        "no particle is left near 2": {"lost": 2},
+        "budget ended": {"budget": Budget(gradients=10, spent=11)},
+        "finite integral": {"states": [state(torch.exp(20 * normal(2048, 3).abs()))]},
+    }
+    for words, fault in faults.items():
+        trusted, report, _ = verdict(evidence(**fault))
+        assert not trusted and words in report, words
+
+
+def test_a_region_without_particles_is_lost() -> None:
+    only_left = annealed(normal(2000) - 20)
+    assert lost_paths(found([[-20.0, -20.0]]), only_left) == 0
+    assert lost_paths(found([[-20.0, -20.0], [20.0, 20.0]]), only_left) == 1
+
+
+def test_islands_that_agree_are_worth_all_their_draws() -> None:
+    z = normal(16_000)
+    ess = worth([state(z)], 8)
+    assert 6000 < ess <= 16_000
+    shift = torch.linspace(-0.5, 0.5, 8, dtype=D).repeat_interleave(2000)
+    z[:, 1] += shift
+    assert float(worth_each([state(z)], 8).min()) < 200 and worth([state(z)], 8) < 1500
+
+
+def test_tail_indices() -> None:
+    u = torch.rand(50_000, 1, dtype=D, generator=torch.Generator().manual_seed(0))
+    cauchy = torch.tan(math.pi * (u - 0.5))
+    assert abs(tail_index(cauchy) - 1) < 0.15
+    assert tail_index(normal(50_000)) < 0.3
+    assert tail_index(torch.exp(30 * u)) < 1.5 < tail_index(1 / u**2)
