@@ -163,7 +163,10 @@ def _run(
         z = first.state.z
         reference = (Reference.fit(z, 1.3) if len(z) >= 10 * size else None) or reference
     most = _affordable(first, pace, budget)
-    runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
+    if first.finished and most < count:  # no budget for another
+        runs = [first]
+    else:
+        runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
     # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
     while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
         particles = min(_MOST, most)

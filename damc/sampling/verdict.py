@@ -112,10 +112,15 @@ def worth_each(states: list[State], islands: int) -> Tensor:
     z = torch.cat([state.z for state in states])
     value = torch.cat([evaluated(state) for state in states])
     f = torch.cat([z, (z - z.median(0).values).abs(), value[:, None]], 1)
-    ranks = f.argsort(0).argsort(0).to(f.dtype) / len(f)
+    column = f.T.contiguous()
+    ordered = column.sort(1).values
+    # The middle of equal values, so that a log-density that is constant tells islands not apart.
+    below = torch.searchsorted(ordered, column)
+    ranks = (below + torch.searchsorted(ordered, column, right=True)).T.to(f.dtype) / (2 * len(f))
     parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
     between, within = parts.mean(1).var(0), parts.var(1).mean(0)
-    return (islands * within / between.clamp(min=1e-300)).clamp(max=float(len(f)))
+    each = islands * within / between.clamp(min=1e-300)
+    return torch.where(within > 0, each, float(len(f))).clamp(max=float(len(f)))
 
 
 def tail_index(z: Tensor) -> float:

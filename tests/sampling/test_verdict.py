@@ -88,6 +88,8 @@ def test_islands_that_agree_are_worth_all_their_draws() -> None:
     z = normal(16_000)
     ess = worth([state(z)], 8)
     assert 6000 < ess <= 16_000
+    flat = state(z)._replace(log_prob=torch.zeros(len(z), dtype=D))
+    assert float(worth_each([flat], 8).min()) > 3000
     shift = torch.linspace(-0.5, 0.5, 8, dtype=D).repeat_interleave(2000)
     z[:, 1] += shift
     assert float(worth_each([state(z)], 8).min()) < 200 and worth([state(z)], 8) < 1500
