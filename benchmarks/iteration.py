@@ -70,11 +70,11 @@ def _groups(name: str, batch: int) -> dict[str, dict[str, Callable[[], Any]]]:
         "damc, 10-step starts": fast(FEW),
         "damc, 10-step starts, encoder in 1 of 6 updates": fast(SHARED),
     }
-    moves = {"posterior_steps": preset.settings.posterior_steps}
-    if "damc" not in preset.own:
+    moves = {"posterior_steps": preset.recipe.posterior_steps}
+    own = preset.recipe.warm_posterior_steps
+    if own is None:
         ways["damc, and 10 underdamped moves"] = fast(SHARED | SHORT)
         return {f"{moves['posterior_steps']} moves": ways}
-    own = preset.own["damc"]["posterior_steps"]
     longer = {
         "plain transcription": plainly(EXACT | moves),
         "damc, same mathematics": fast(EXACT | moves),
