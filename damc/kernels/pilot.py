@@ -11,7 +11,7 @@ is kept: it lies where the mass is, which need not be near the optimum (Zhang et
 
 from __future__ import annotations
 
-__all__ = ["Paths", "Pilot", "climb", "pilot"]
+__all__ = ["Paths", "Pilot", "ascend", "pilot"]
 
 import math
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def pilot(
     count = 160 if dim <= _DENSE else 16 if dim <= 200 else 3
     if starts is None:
         starts = _starts(target, dim, count, budget, dtype, device, generator)
-    paths = climb(target, starts, min(600, 200 + 5 * dim), budget, generator)
+    paths = ascend(target, starts, min(600, 200 + 5 * dim), budget, generator)
     if not bool((paths.elbo.max() < math.inf) & (paths.mean.abs().max() < 1e100)):
         raise Diverged(
             "the log-density grows without bound along a path: the density is improper, or it has "
@@ -119,7 +119,7 @@ def pilot(
     return Pilot(paths, state.z, found)
 
 
-def climb(
+def ascend(
     target: LogProb,
     z: Tensor,
     iterations: int,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from damc import Diverged
 from damc.kernels.mover import Budget
-from damc.kernels.pilot import climb, pilot
+from damc.kernels.pilot import ascend, pilot
 
 D = torch.float64
 
@@ -33,7 +33,7 @@ SKEW = torch.tensor([[300.0, 0, 0], [2.0, 0.05, 0], [1e-3, 1e-4, 1e-3]], dtype=D
 def test_paths_find_a_skewed_gaussian_far_away(generator: torch.Generator) -> None:
     log_prob, log_z = gaussian(FAR, SKEW)
     starts = torch.randn(8, 3, dtype=D, generator=generator)
-    paths = climb(log_prob, starts, 100, Budget(), generator)
+    paths = ascend(log_prob, starts, 100, Budget(), generator)
     best = int(paths.elbo.argmax())
     w = torch.linalg.solve_triangular(SKEW, (paths.mean[best] - FAR)[:, None], upper=False)
     assert w.abs().max() < 0.5
@@ -69,7 +69,7 @@ def test_the_best_gaussian_of_a_funnel_is_not_at_its_optimum(generator: torch.Ge
         rest = -z[:, 1:].square().sum(1) * torch.exp(-x) / 2 - 4.5 * x
         return -x.square() / 18 + rest
 
-    paths = climb(
+    paths = ascend(
         funnel, torch.randn(10, 10, dtype=D, generator=generator), 80, Budget(), generator
     )
     assert -8 < float(paths.mean[paths.elbo.argmax(), 0]) < 8
