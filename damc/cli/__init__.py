@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
-from damc.cli.console import say, table
+from damc.cli.console import rank, say, table
 from damc.cli.options import parse
 from damc.errors import BadInput, Diverged
 
@@ -138,7 +138,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
         return 2, f"could not read or write{where}: {error.strerror or error}"
     if isinstance(error, MemoryError) or _out_of_memory(error):
         return 2, "there is not enough memory: give a smaller --batch"
-    if isinstance(error, RuntimeError) and _rank() > 0:
+    if isinstance(error, RuntimeError) and rank() > 0:
         # The process that failed first reports why.
         return 2, "stopped, because another process of this run stopped"
     raise error
@@ -151,13 +151,8 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _print_error(sentence: str) -> None:
-    who = f"damc (process {_rank()})" if _rank() else "damc"
+    who = f"damc (process {rank()})" if rank() else "damc"
     sys.stderr.write(f"{who}: {' '.join(sentence.split())}\n")
-
-
-def _rank() -> int:
-    """The number of this process under torchrun or lightning-fabric."""
-    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["device", "say", "shown", "stopped", "table", "use_threads"]
+__all__ = ["at_least_one", "device", "rank", "say", "shown", "stopped", "table", "use_threads"]
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +69,20 @@ def use_threads(threads: int | None) -> None:
         raise BadInput(f"threads must be at least 1, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+def rank() -> int:
+    """The number of this process under torchrun or lightning-fabric."""
+    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
+
+
+def at_least_one(**numbers: int | None) -> None:
+    """Refuses numbers below 1, by the names of their options; None is one not given."""
+    from damc.errors import BadInput
+
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise BadInput(f"{name.replace('_', '-')} must be at least 1, got {value}")
 
 
 def shown(value: Any) -> str:

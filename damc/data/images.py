@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from damc.data import catalog, sources
+from damc.data.pixels import Reading
+from damc.data.scan import Scan
 from damc.errors import BadInput
 
 __all__ = ["Images", "heldout_split", "load_images"]
@@ -33,6 +35,7 @@ class Images:
         shape: (C, H, W) of every image.
         labels: int64 `(N,)`, or None.
         note: what was assumed or left out while loading, in words; often empty.
+        scan: what was found while loading, or None.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class Images:
         labels: Tensor | None = None,
         note: str = "",
         rows: NDArray[np.int64] | None = None,
+        scan: Scan | None = None,
     ) -> None:
+        self.scan = scan
         self.name = name
         self.shape = store.shape
         self.labels = labels
@@ -81,7 +86,12 @@ class Images:
             wanted = self._check(torch.from_numpy(given.astype(np.int64)))
         labels = None if self.labels is None else self.labels[torch.from_numpy(wanted)]
         return Images(
-            self._store, name=self.name, labels=labels, note=self.note, rows=self._rows[wanted]
+            self._store,
+            name=self.name,
+            labels=labels,
+            note=self.note,
+            rows=self._rows[wanted],
+            scan=self.scan,
         )
 
     def digest(self) -> str:
@@ -97,6 +107,11 @@ class Images:
                 digest.update(np.ascontiguousarray(pixels).tobytes())
             self._digest = digest.hexdigest()[:16]
         return self._digest
+
+    def hashes(self) -> list[str]:
+        """16 hex digits of the SHA-256 of every image as it was given: of a picture its file, of an
+        array its pixels. They do not depend on the size that images are brought to."""
+        return [self._store.content(int(row)) for row in self._rows]
 
     def _check(self, index: Tensor) -> NDArray[np.int64]:
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
@@ -115,34 +130,48 @@ def load_images(
     *,
     root: str | Path | None = None,
     split: str = "train",
-    size: int | None = None,
+    size: int | tuple[int, int] | Literal["auto"] | None = None,
     crop: int | None = None,
     channels: int | None = None,
+    background: str = "white",
+    value_range: tuple[float, float] | None = None,
+    skip_corrupt: bool = False,
+    reading: Reading | None = None,
 ) -> Images:
     """Load images from nearly anything.
 
     Args:
         source: the name of a data set (see `damc.data.catalog`), `hub:owner/name` for the
-            Hugging Face Hub, a path to a folder of pictures or to a raw file (see
-            `damc.data.formats`), a NumPy array or tensor `(N, H, W)`, `(N, H, W, C)` or
-            `(N, C, H, W)`, a list of Pillow images, or a map-style torch data set whose items
-            are `x` or `(x, y)`.
+            Hugging Face Hub, a path to a folder of pictures, to a CSV file of paths (see
+            `damc.data.listing`) or to a raw file (see `damc.data.formats`), a NumPy
+            array or tensor `(N, H, W)`, `(N, H, W, C)` or `(N, C, H, W)`, a list of Pillow images,
+            or a map-style torch data set whose items are `x` or `(x, y)`.
         root: the folder below which named data sets are looked for; else the variable DAMC_DATA
             names it, else it is `./data`.
         split: `train`, `test` or `all`; a folder may have others. What is not divided into splits
             is given whole as `train` or `all`, and has no `test`.
-        size: crop every image to its largest center square and resize that to so many pixels
-            (Lanczos). Picture files of different sizes need it.
+        size: (height, width), or the side of a square: cut the largest part of that aspect from
+            the center of every image and resize it (Lanczos). Picture files of different sizes
+            need it; "auto" chooses one for them and keeps images of one size as they are, up to
+            512 pixels.
         crop: cut out a center square of so many pixels first.
         channels: 1 or 3; the default is what the first image has.
+        background: what lies under transparent pixels, white or black.
+        value_range: the values of an array that are black and white, where they are not 0 and 255
+            of uint8, 0 or -1 and 1 of floats.
+        skip_corrupt: leave out picture files that cannot be read; `Images.scan` lists them.
+        reading: all choices of reading at once, instead of the three before.
     """
     if channels not in (None, 1, 3):
         raise BadInput(f"channels must be 1 or 3, got {channels}")
-    if (size is not None and size < 1) or (crop is not None and crop < 1):
+    sides = [crop] if size is None or size == "auto" else [crop, *np.atleast_1d(np.array(size))]
+    if any(side is not None and side < 1 for side in sides) or len(sides) > 3:
         raise BadInput(f"size and crop must be positive numbers of pixels, got {size} and {crop}")
-    shaping = sources.Shaping(size=size, crop=crop, channels=channels)
-    store, name, labels, note = _load(source, root, split, shaping)
-    return Images(store, name=name, labels=labels, note=note)
+    if reading is None:
+        reading = Reading(background, value_range, skip_corrupt=skip_corrupt)
+    shaping = sources.Shaping(size, crop, channels, reading)
+    store, name, labels, note, scan = _load(source, root, split, shaping)
+    return Images(store, name=name, labels=labels, note=note, scan=scan)
 
 
 def heldout_split(images: Images, digit: int, train: bool) -> Images:
@@ -200,6 +229,8 @@ def _load(
         return sources.from_array(array, None, "tensor", "", shaping)
     if isinstance(source, np.ndarray):
         return sources.from_array(source, None, "array", "", shaping)
+    if isinstance(source, list) and source and all(isinstance(x, str | Path) for x in source):
+        return sources.from_files([Path(x) for x in source], "list", "", shaping)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
         return sources.from_items(source, type(source).__name__, shaping)
     raise BadInput(

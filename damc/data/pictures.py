@@ -1,151 +1,120 @@
-"""Pictures and arrays of pictures, brought to one layout: channels first, one size, one range.
+"""Picture files: listed, looked into, decoded, and fitted to one size.
 
-A picture is an array `(C, H, W)` of uint8 (0 to 255), or of float32 in [-1, 1]. Files are decoded
-by Pillow as they are stored: alpha is dropped, 16-bit grayscale keeps its upper 8 bits, an
-animation its first frame, and a camera's rotation tag is not applied.
+A picture is an array `(C, H, W)` of uint8 (0 to 255), or of float32 in [-1, 1] where it has more
+than 8 bits. Files are decoded by Pillow, as `damc.data.pixels` describes: upright, alpha laid over
+white, and of an animation the first frame.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import struct
-from collections.abc import Sequence
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from damc.data.deep import is_deep_color
+from damc.data.pixels import Reading, orientation, pixels_of, scaled
 from damc.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from PIL.Image import Image
 
 __all__ = [
     "PICTURE_SUFFIXES",
-    "Arranged",
-    "arrange",
-    "check_one_size",
     "decode",
     "fit",
-    "from_pil",
     "list_pictures",
     "size_of",
     "split_folder",
+    "survey",
 ]
 
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 # Only these decoders: some of Pillow's others start outside programs.
-DECODERS = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
+DECODERS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "MPO")
 SPLIT_FOLDERS = ("train", "test", "val", "valid", "validation")
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
-class Arranged(NamedTuple):
-    """Images `(N, C, H, W)`, uint8 or float; `low` is the lower end of a float range, 0 or -1."""
+def decode(path: Path, reading: Reading | None = None) -> NDArray[Any]:
+    """Decode a picture file to `(C, H, W)`: one channel if stored grayscale, else three.
 
-    images: NDArray[Any]
-    low: float
-    note: str
-
-
-def arrange(array: NDArray[Any], what: str) -> Arranged:
-    """Bring `(N, H, W)`, `(N, H, W, C)` or `(N, C, H, W)` to `(N, C, H, W)`; tell the range.
-
-    uint8 counts 0 to 255. Other whole numbers must lie in 0..255; booleans become 0 and 255.
-    Floats must lie in [0, 1] or [-1, 1]; without a negative value they are taken as [0, 1], and
-    `note` says which. An array whose second and last axes could both be channels is taken as
-    channels first. NaN and infinite pixels are refused.
+    It is uint8, or float32 in [-1, 1] if the file has more than 8 bits.
     """
-    if array.dtype.kind not in "buif":
-        raise BadInput(f"{what} must be uint8 or floats, got {array.dtype}")
-    notes = []
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[1] in (1, 3):
-        if array.shape[3] in (1, 3):
-            notes.append("axis 1 taken as channels")
-    elif array.ndim == 4 and array.shape[3] in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    else:
-        raise BadInput(
-            f"{what} must be images (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, "
-            f"got shape {tuple(array.shape)}"
-        )
-    if 0 in array.shape:
-        raise BadInput(f"{what} contains no images: its shape is {tuple(array.shape)}")
-    low = 0.0
-    if array.dtype.kind == "b":
-        array = array.astype(np.uint8) * np.uint8(255)
-        notes.append("booleans taken as 0 and 255")
-    elif array.dtype != np.uint8:
-        smallest, largest = _ends(array, what)
-        if array.dtype.kind != "f" and smallest >= 0 and largest <= 255:
-            array = array.astype(np.uint8)
-            notes.append("whole numbers taken as 0 to 255")
-        elif array.dtype.kind == "f" and smallest >= -1 and largest <= 1:
-            low = 0.0 if smallest >= 0 else -1.0
-            notes.append(f"floats taken as [{low:.0f}, 1]")
-        else:
-            raise BadInput(
-                f"{what} must be uint8 in 0..255, or floats in [0, 1] or [-1, 1], "
-                f"got values from {smallest:g} to {largest:g}"
-            )
-    return Arranged(array, low, "; ".join(notes))
+    reading = reading or Reading()
+    with _opened(path) as image:
+        bits = reading.bits.get(image.format or "")
+        return scaled(pixels_of(image, str(path), reading.background).array, bits, str(path))
 
 
-def decode(path: Path) -> NDArray[np.uint8]:
-    """Decode a picture file to uint8 `(C, H, W)`: one channel if stored grayscale, else three."""
-    from PIL import Image
+def survey(path: Path, background: str = "white", *, decode: bool = True) -> dict[str, Any]:
+    """What a picture file holds: its format, size (width, height), channels, stored bits, the
+    largest value if it has 16 bits, and what is changed to use it.
 
-    try:
-        with Image.open(path, formats=DECODERS) as image:
-            return from_pil(image, str(path))
-    except BadInput:
-        raise
-    except (
-        *(OSError, ValueError, SyntaxError, EOFError, struct.error),
-        *(MemoryError, Image.DecompressionBombError),
-    ) as error:
-        raise BadInput(f"{path} is not a readable picture: {_said(error)}") from error
-
-
-def from_pil(image: Image, what: str) -> NDArray[np.uint8]:
-    """A Pillow image as uint8 `(C, H, W)`: one channel if it is grayscale, else three."""
-    if image.mode.startswith("I;16"):
-        return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[None]
-    if image.mode in ("I", "F"):
-        raise BadInput(f"{what} must have 8 or 16 bits per channel, got mode {image.mode}")
-    gray = image.mode in ("1", "L", "LA", "La")
-    pixels = np.array(image.convert("L" if gray else "RGB"), dtype=np.uint8)
-    return pixels[None] if gray else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    Args:
+        path: the file.
+        background: under transparent pixels.
+        decode: False reads the header alone, unless the file has more than 8 bits; `changes` is
+            then empty.
+    """
+    with _opened(path) as image:
+        mode, kind = image.mode, image.format or ""
+        fact: dict[str, Any] = {
+            "format": kind,
+            "size": _seen_size(image),
+            "top": None,
+            "changes": (),
+            "stored": 8,
+        }
+        fact["channels"] = 1 if mode in ("1", "L", "LA", "La", "I", "F") or "I;16" in mode else 3
+        if decode or "I" in mode or mode == "F" or is_deep_color(image):
+            pixels = pixels_of(image, str(path), background)
+            channels, high, wide = pixels.array.shape
+            fact |= {"size": (wide, high), "channels": channels, "stored": pixels.stored}
+            fact["changes"] = pixels.changes
+            if pixels.array.dtype == np.uint16:
+                fact["top"] = int(pixels.array.max())
+        return fact
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a picture file, from its header alone."""
+    """Width and height of a picture file as it is meant to be seen, from its header alone."""
+    with _opened(path) as image:
+        return _seen_size(image)
+
+
+def _seen_size(image: Image) -> tuple[int, int]:
+    width, height = image.size
+    if image.format == "TIFF":  # whose size some versions of Pillow give as it is seen
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        width, height = tags[256], tags[257]
+    return (height, width) if orientation(image) >= 5 else (width, height)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """An open picture file; every way of failing on it is one sentence."""
     from PIL import Image
 
     try:
-        with Image.open(path, formats=DECODERS) as image:
-            return image.size
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of damaged metadata beside whole pixels
+            with Image.open(path, formats=DECODERS) as image:
+                yield image
+    except BadInput:
+        raise
     except (
-        *(OSError, ValueError, SyntaxError, EOFError, struct.error),
-        Image.DecompressionBombError,
+        *(OSError, ValueError, SyntaxError, EOFError, struct.error, KeyError, TypeError),
+        *(MemoryError, Image.DecompressionBombError),
     ) as error:
         raise BadInput(f"{path} is not a readable picture: {_said(error)}") from error
-
-
-def check_one_size(paths: Sequence[Path]) -> None:
-    """See from the headers that all pictures have one size, before training starts."""
-    first = size_of(paths[0])
-    for path in paths[1:]:
-        size = size_of(path)
-        if size != first:
-            raise BadInput(
-                f"the pictures differ in size, {paths[0]} is {first[0]}x{first[1]} and {path} is "
-                f"{size[0]}x{size[1]}: give a size, and all are cropped and resized to that square"
-            )
 
 
 def fit(
@@ -153,7 +122,7 @@ def fit(
     what: str,
     *,
     crop: int | None = None,
-    size: int | None = None,
+    size: int | tuple[int, int] | None = None,
     channels: int | None = None,
 ) -> NDArray[Any]:
     """Crop, resize and recolor one picture `(C, H, W)`, uint8 or float32 in [-1, 1].
@@ -163,7 +132,8 @@ def fit(
         what: its name, for error messages.
         crop: first cut out the center square of this many pixels. CelebA's aligned pictures
             (178x218) are commonly cut at 140, which leaves the face.
-        size: cut the largest center square and resize it to this many pixels (Lanczos).
+        size: cut the largest part of this (height, width)'s aspect from the center and resize it
+            (Lanczos); one number is a square.
         channels: 1 turns color to luma (ITU-R 601), 3 repeats grayscale.
     """
     if channels not in (None, 1, 3):
@@ -178,11 +148,15 @@ def fit(
             raise BadInput(
                 f"crop is {crop}, but {what} has {image.shape[2]}x{image.shape[1]} pixels"
             )
-        image = _centre(image, crop)
+        image = _center(image, (crop, crop))
     if size is not None:
-        if size < 1:
+        high, wide = (size, size) if isinstance(size, int) else size
+        if high < 1 or wide < 1:
             raise BadInput(f"size must be a positive number of pixels, got {size}")
-        image = _resize(_centre(image, min(image.shape[1:])), size)
+        # The largest part of that aspect: one of its sides is the picture's.
+        scale = min(image.shape[1] / high, image.shape[2] / wide)
+        part = (max(1, round(high * scale)), max(1, round(wide * scale)))
+        image = _resize(_center(image, part), (high, wide))
     return image
 
 
@@ -210,30 +184,21 @@ def split_folder(folder: Path, split: str) -> tuple[Path | None, bool]:
     return next((folder / name for name in names if name in here), None), True
 
 
-def _ends(array: NDArray[Any], what: str) -> tuple[float, float]:
-    # In slices: a memory-mapped array may be larger than memory.
-    rows = max(1, 2**22 // math.prod(array.shape[1:]))
-    parts = [array[start : start + rows] for start in range(0, len(array), rows)]
-    ends = [(float(part.min()), float(part.max())) for part in parts]
-    if not all(math.isfinite(low) and math.isfinite(high) for low, high in ends):
-        raise BadInput(f"{what} has NaN or infinite pixels")
-    return min(low for low, _ in ends), max(high for _, high in ends)
+def _center(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    high, wide = size
+    top, left = (image.shape[1] - high) // 2, (image.shape[2] - wide) // 2
+    return image[:, top : top + high, left : left + wide]
 
 
-def _centre(image: NDArray[Any], side: int) -> NDArray[Any]:
-    top, left = (image.shape[1] - side) // 2, (image.shape[2] - side) // 2
-    return image[:, top : top + side, left : left + side]
-
-
-def _resize(image: NDArray[Any], size: int) -> NDArray[Any]:
-    if image.shape[1:] == (size, size):
+def _resize(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    if image.shape[1:] == size:
         return image
     from PIL import Image
 
     planes = [
         np.asarray(
             Image.fromarray(np.ascontiguousarray(plane)).resize(
-                (size, size), Image.Resampling.LANCZOS
+                size[::-1], Image.Resampling.LANCZOS
             )
         )
         for plane in image

@@ -1,20 +1,25 @@
 """The kinds of source that images come from, each made into a store of pixels.
 
-A store is an array, or a function that makes pictures one by one; `read` gives a few of them.
+`damc.data.stores` has the two kinds of store.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from damc.data import catalog, formats, pictures
+from damc.data import arrays, catalog, formats, listing, pictures
+from damc.data.pixels import Reading, pixels_of, scaled, used_bits
+from damc.data.scan import Scan, common_size, scan_pictures
+from damc.data.stores import ArrayStore, ItemStore, Store, content_hash
 from damc.errors import BadInput
 
 __all__ = [
@@ -32,102 +37,44 @@ __all__ = [
     "from_path",
 ]
 
-# A set of decoded pictures up to this size is kept in memory.
-KEPT_BYTES = 256 * 2**20
-
-
-class Store(Protocol):
-    """Where pixels come from: `read` gives uint8, or float32 in [-1, 1], `(B, C, H, W)`."""
-
-    shape: tuple[int, int, int]
-
-    def __len__(self) -> int: ...
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]: ...
-
-
-class ArrayStore:
-    """An array `(N, C, H, W)` in memory or memory-mapped, uint8 or floats in [low, 1]."""
-
-    def __init__(self, array: NDArray[Any], low: float) -> None:
-        _, channels, height, width = array.shape
-        self.shape = (channels, height, width)
-        self._array, self._low = array, low
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        pixels = np.ascontiguousarray(self._array[rows])
-        if pixels.dtype == np.uint8:
-            return pixels
-        pixels = pixels.astype(np.float32)
-        return pixels if self._low < 0 else pixels * np.float32(2) - np.float32(1)
-
-
-class ItemStore:
-    """Pictures made one by one by `fetch(i)`, `(C, H, W)`; kept in memory if they are few."""
-
-    def __init__(
-        self,
-        fetch: Callable[[int], NDArray[Any]],
-        count: int,
-        called: Callable[[int], str],
-        *,
-        keep: bool,
-    ) -> None:
-        first = fetch(0)
-        channels, height, width = first.shape
-        self.shape = (channels, height, width)
-        self._fetch, self._count, self._called = fetch, count, called
-        self._dtype = first.dtype
-        self._kept = keep and count * first.nbytes <= KEPT_BYTES
-        self._pixels = np.empty((count if self._kept else 0, *self.shape), dtype=first.dtype)
-        self._have = np.zeros(count, dtype=bool)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        if self._kept:
-            for i in np.unique(rows[~self._have[rows]]):
-                self._pixels[i] = self._item(int(i))
-                self._have[i] = True
-            return self._pixels[rows]
-        out = np.empty((len(rows), *self.shape), dtype=self._dtype)
-        for row, i in enumerate(rows):
-            out[row] = self._item(int(i))
-        return out
-
-    def _item(self, i: int) -> NDArray[Any]:
-        item = self._fetch(i)
-        if item.shape != self.shape or item.dtype != self._dtype:
-            raise BadInput(
-                f"{self._called(i)} is {item.dtype} {item.shape} but {self._called(0)} is "
-                f"{self._dtype} {self.shape}: give size= and channels= to make them equal"
-            )
-        return item
-
 
 class Loaded(NamedTuple):
-    """A source made ready: its pixels, its name, its labels `(N,)` and what to say about it."""
+    """A source made ready: its pixels, its name, its labels `(N,)`, what to say about it."""
 
     store: Store
     name: str
     labels: Tensor | None
     note: str
+    scan: Scan
 
 
-class Shaping(TypedDict):
-    """What `pictures.fit` is to do with every picture."""
+@dataclass(frozen=True)
+class Shaping:
+    """What is done with every picture: how it is read, and what `pictures.fit` is to do.
 
-    size: int | None
-    crop: int | None
-    channels: int | None
+    A size is (height, width) or the side of a square; "auto" is `scan.common_size`.
+    """
+
+    size: int | tuple[int, int] | str | None = None
+    crop: int | None = None
+    channels: int | None = None
+    reading: Reading = field(default_factory=Reading)
+
+    def settled(self, scan: Scan) -> Shaping:
+        """With "auto" made into a size, and the channels that hold every picture."""
+        if self.size != "auto":
+            return self
+        return replace(self, size=common_size(scan.sizes), channels=self.channels or scan.color)
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """The size as (height, width), if there is one."""
+        assert not isinstance(self.size, str)
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
 def from_path(path: Path, split: str, shaping: Shaping) -> Loaded:
-    """A folder of pictures, one picture, or a raw file."""
+    """A folder of pictures, one picture, a CSV file of paths, or a raw file."""
     if path.is_dir():
         folder, divided = pictures.split_folder(path, split)
         if folder is None:
@@ -142,6 +89,11 @@ def from_path(path: Path, split: str, shaping: Shaping) -> Loaded:
         return from_files(paths, path.name, "", shaping)
     if not path.exists():
         raise BadInput(f"{path} does not exist: give a file or a folder of images")
+    if path.suffix.lower() == ".csv":
+        listed = listing.read_listing(path, split)
+        if not listed.divided:
+            check_undivided(split, f"{path}, without a column split,")
+        return from_files(listed.paths, path.name, "", shaping, listed.labels)
     check_undivided(split, str(path))
     if path.suffix.lower() in pictures.PICTURE_SUFFIXES:
         return from_files([path], path.name, "", shaping)
@@ -153,23 +105,25 @@ def from_found(found: catalog.Found, name: str, shaping: Shaping) -> Loaded:
     """A data set of the catalog; its own size and crop hold unless others are asked for."""
     if not isinstance(found.images, list):
         return from_array(found.images, found.labels, name, found.note, shaping)
-    note = found.note if shaping["crop"] is None else ""
-    shaping["size"] = shaping["size"] or found.size
-    shaping["crop"] = shaping["crop"] or found.crop
-    return from_files(found.images, name, note, shaping)
+    note = found.note if shaping.crop is None else ""
+    size = found.size if shaping.size in (None, "auto") else shaping.size
+    fitted = replace(shaping, size=size or shaping.size, crop=shaping.crop or found.crop)
+    return from_files(found.images, name, note, fitted)
 
 
 def from_array(
     array: NDArray[Any], labels: NDArray[Any] | None, name: str, note: str, shaping: Shaping
 ) -> Loaded:
-    """An array of images in any layout that `pictures.arrange` knows."""
-    arranged = pictures.arrange(array, name)
-    store: Store = ArrayStore(arranged.images, arranged.low)
+    """An array of images in any layout that `arrays.arrange` knows."""
+    arranged = arrays.arrange(array, name, shaping.reading.value_range)
+    store: Store = ArrayStore(arranged.images, arranged.low, arranged.high)
+    scan = _array_scan(arranged, store)
+    shaping = shaping.settled(scan)
     channels, height, width = store.shape
     as_it_is = (
-        shaping["channels"] in (None, channels)
-        and (shaping["crop"] is None or shaping["crop"] == height == width)
-        and (shaping["size"] is None or shaping["size"] == height == width)
+        shaping.channels in (None, channels)
+        and (shaping.crop is None or shaping.crop == height == width)
+        and shaping.sides in (None, (height, width))
     )
     if not as_it_is:
         whole = store
@@ -179,23 +133,67 @@ def from_array(
             lambda i: f"image {i} of {name}",
             shaping,
             keep=True,
+            content=whole.content,
         )
     return Loaded(
         store,
         Path(name).name,
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         "; ".join(part for part in (note, arranged.note) if part),
+        scan.fit(shaping.sides),
     )
 
 
-def from_files(paths: list[Path], name: str, note: str, shaping: Shaping) -> Loaded:
-    """Picture files, decoded when asked for."""
-    if shaping["size"] is None and shaping["crop"] is None:
-        pictures.check_one_size(paths)
+def from_files(
+    paths: list[Path],
+    name: str,
+    note: str,
+    shaping: Shaping,
+    labels: NDArray[np.int64] | None = None,
+) -> Loaded:
+    """Picture files, looked through first and decoded when asked for."""
+    show = shaping.reading.check and sys.stderr.isatty()
+    good, scan = scan_pictures(paths, shaping.reading, progress=show)
+    if labels is not None and len(good) < len(paths):
+        kept = set(good)
+        labels = labels[[path in kept for path in paths]]
+    shaping = shaping.settled(scan)
+    if shaping.size is None and shaping.crop is None and len(scan.sizes) > 1:
+        first, other = (
+            next(path for path in good if pictures.size_of(path) == size)
+            for size in list(scan.sizes)[:2]
+        )
+        sizes = ["{}x{}".format(*size) for size in scan.sizes]
+        raise BadInput(
+            f"the pictures differ in size, {first} is {sizes[0]} and {other} is {sizes[1]}: give a "
+            'size, or "auto" to choose one, and all are cropped and resized to it'
+        )
+    # Where any picture has more than 8 bits, all are floats.
+    deep = any(not depth.startswith("of 8") for depth in scan.bits)
+    reading = replace(shaping.reading, bits=scan.depths)
+
+    def fetch(i: int) -> NDArray[Any]:
+        image = pictures.decode(good[i], reading)
+        if deep and image.dtype == np.uint8:
+            return image.astype(np.float32) / np.float32(127.5) - np.float32(1)
+        return image
+
     store = _shaped(
-        lambda i: pictures.decode(paths[i]), len(paths), lambda i: str(paths[i]), shaping, keep=True
+        fetch,
+        len(good),
+        lambda i: str(good[i]),
+        shaping,
+        keep=True,
+        content=lambda i: content_hash(good[i].read_bytes()),
     )
-    return Loaded(store, name, None, note)
+    noted = [note, *(depth for depth in scan.bits if not depth.startswith("of 8"))]
+    return Loaded(
+        store,
+        name,
+        None if labels is None else torch.from_numpy(labels),
+        "; ".join(part for part in noted if part),
+        scan.fit(shaping.sides),
+    )
 
 
 def from_items(items: Any, name: str, shaping: Shaping, labels: Tensor | None = None) -> Loaded:
@@ -203,26 +201,39 @@ def from_items(items: Any, name: str, shaping: Shaping, labels: Tensor | None = 
     count = len(items)
     if not count:
         raise BadInput(f"the {name} given is empty")
+    reading = shaping.reading
     # Floats in [0, 1] and in [-1, 1] look alike in one dark picture, so several are asked.
     probes = sorted({int(i) for i in np.linspace(0, count - 1, min(count, 64))})
-    arranged = [_item(items[i], f"item {i} of {name}") for i in probes]
-    low = min(probe.low for probe in arranged)
+    arranged = [_item(items[i], f"item {i} of {name}", reading) for i in probes]
+    low, high = min(p.low for p in arranged), max(p.high for p in arranged)
+    given = reading.value_range
+    if given is None and all(p.images.dtype.kind == "u" and p.high == 255 for p in arranged):
+        arrays.check_used(max(int(p.images.max()) for p in arranged), f"the {name} given")
 
     def fetch(i: int) -> NDArray[Any]:
-        image, own_low, _ = _item(items[i], f"item {i} of {name}")
+        image, own_low, own_high, _ = _item(items[i], f"item {i} of {name}", reading)
         if own_low < low:
             raise BadInput(
                 f"item {i} of {name} has negative values, but {len(probes)} others lie in [0, 1]: "
                 "give all as floats in [-1, 1], or all in [0, 1], or as uint8"
             )
-        return _one(ArrayStore(image, low), 0)
+        if own_high > high:
+            raise BadInput(
+                f"item {i} of {name} has larger values than {len(probes)} others, which lie in "
+                f"{low:g} to {high:g}: say which are black and white (value_range)"
+            )
+        return _one(ArrayStore(image, low, high), 0)
 
     # A data set may make another picture each time it is asked (augmentation), a list does not.
     keep = isinstance(items, list)
+    scan = _item_scan(arranged, count)
+    shaping = shaping.settled(scan)
     store = _shaped(fetch, count, lambda i: f"item {i} of {name}", shaping, keep=keep)
-    floats = any(probe.images.dtype.kind == "f" for probe in arranged)
-    note = f"floats taken as [{low:.0f}, 1]" if floats else ""
-    return Loaded(store, name, _labels_of(items) if labels is None else labels, note)
+    noted = f"floats taken as [{low:.0f}, 1]" if high == 1 else ""
+    if high not in (1, 255):
+        noted = f"{low:g} to {high:g} span [-1, 1]"
+    known = _labels_of(items) if labels is None else labels
+    return Loaded(store, name, known, noted, scan.fit(shaping.sides))
 
 
 def from_hub(source: str, split: str, shaping: Shaping) -> Loaded:
@@ -266,17 +277,17 @@ def _shaped(
     shaping: Shaping,
     *,
     keep: bool,
+    content: Callable[[int], str] | None = None,
 ) -> ItemStore:
     # A grayscale picture among color ones is repeated; a color one among grayscale is refused,
     # since only the user knows which of the two is right.
-    channels = shaping["channels"] or (3 if fetch(0).shape[0] == 3 else None)
+    channels = shaping.channels or (3 if fetch(0).shape[0] == 3 else None)
+    size = shaping.sides
 
     def shaped(i: int) -> NDArray[Any]:
-        return pictures.fit(
-            fetch(i), called(i), crop=shaping["crop"], size=shaping["size"], channels=channels
-        )
+        return pictures.fit(fetch(i), called(i), crop=shaping.crop, size=size, channels=channels)
 
-    return ItemStore(shaped, count, called, keep=keep)
+    return ItemStore(shaped, count, called, keep=keep, content=content)
 
 
 def _one(store: Store, i: int) -> NDArray[Any]:
@@ -284,12 +295,16 @@ def _one(store: Store, i: int) -> NDArray[Any]:
     return pixels
 
 
-def _item(item: Any, what: str) -> pictures.Arranged:
+def _item(item: Any, what: str, reading: Reading) -> arrays.Arranged:
     x: Any = item[0] if isinstance(item, (tuple, list)) and item else item
     if isinstance(x, (str, Path)):
-        return pictures.Arranged(pictures.decode(Path(x))[None], 0.0, "")
+        x = pictures.decode(Path(x), reading)
+        return arrays.arrange(x[None], what, ask=False)
     if hasattr(x, "convert") and hasattr(x, "mode"):
-        return pictures.Arranged(pictures.from_pil(x, what)[None], 0.0, "")
+        pixels = pixels_of(x, what, reading.background).array
+        if pixels.dtype == np.uint16:
+            pixels = scaled(pixels, None, what)
+        return arrays.arrange(pixels[None], what, ask=False)
     if isinstance(x, Tensor):
         x = (x.detach().float() if x.is_floating_point() else x).cpu().numpy()
     shape = tuple(getattr(x, "shape", ()))
@@ -298,7 +313,32 @@ def _item(item: Any, what: str) -> pictures.Arranged:
             f"{what} must be a tensor or array (C, H, W), (H, W, C) or (H, W), or a Pillow image, "
             f"got a {type(x).__name__} of shape {shape}"
         )
-    return pictures.arrange(x[None], what)
+    return arrays.arrange(x[None], what, reading.value_range, ask=False)
+
+
+def _array_scan(arranged: arrays.Arranged, store: Store) -> Scan:
+    channels, height, width = store.shape
+    count, depth = len(store), _depth(arranged.images.dtype, arranged.low, arranged.high)
+    kind = "color" if channels == 3 else "gray"
+    return Scan(
+        "images", count, sizes={(width, height): count}, channels={kind: count}, bits={depth: count}
+    )
+
+
+def _item_scan(arranged: list[arrays.Arranged], count: int) -> Scan:
+    """What some of the items hold, counted as if all were like them."""
+    sizes = {(p.images.shape[3], p.images.shape[2]): 1 for p in arranged}
+    kinds = {"color" if p.images.shape[1] == 3 else "gray": 1 for p in arranged}
+    depths = {_depth(p.images.dtype, p.low, p.high): 1 for p in arranged}
+    known = [dict.fromkeys(found, count) if len(found) == 1 else found for found in (kinds, depths)]
+    return Scan("images", count, sizes=sizes, channels=known[0], bits=known[1])
+
+
+def _depth(dtype: Any, low: float, high: float) -> str:
+    if dtype == np.uint8 and (low, high) == (0, 255):
+        return "of 8 bits"
+    used = f", {used_bits(int(high))} bits used" if dtype == np.uint16 and low == 0 else ""
+    return f"of {dtype}{used}: {low:g} to {high:g} span [-1, 1]"
 
 
 def _labels_of(source: Any) -> Tensor | None:

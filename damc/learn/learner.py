@@ -12,11 +12,13 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged, Unable
 from damc.latent import EnergyPrior, LatentModel
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
+from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
 from damc.nets.networks import Networks
 
@@ -101,6 +103,24 @@ class Learner(nn.Module):
         except TypeError as error:
             raise BadInput(f"{found.name}: {error}") from error
         return cls.build(found.networks, settings)
+
+    @classmethod
+    def for_data(cls: type[Self], data: Any, **changes: Any) -> Self:
+        """A learner whose networks and settings are sized by images, with settings changed.
+
+        Args:
+            data: `damc.data.Images`, or what `damc.data.load_images` takes; pictures of several
+                sizes are taken as brought to one, as `load_images(data, size="auto")` does.
+            changes: settings by name.
+
+        Example:
+            >>> import torch
+            >>> from damc import DAMC
+            >>> DAMC.for_data(torch.rand(100, 3, 48, 64)).networks.latent_dim
+            8
+        """
+        images = data if isinstance(data, Images) else load_images(data, size="auto")
+        return cls.from_preset(preset_for(images.shape, len(images)), **changes)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DEMO", "PRESETS", "Preset", "Recipe", "find_preset"]
+__all__ = ["DEMO", "PRESETS", "Preset", "Recipe", "find_preset", "laptop_recipe"]
 
 import difflib
 from dataclasses import dataclass
@@ -106,6 +106,12 @@ _LAPTOP: dict[str, Any] = {
 }
 
 
+def laptop_recipe(**changes: Any) -> Recipe:
+    """How small networks train, with settings changed by keyword."""
+    # The penalty keeps the energy from drifting: without it, E at the data falls without end.
+    return Recipe(**{**_LAPTOP, "energy_penalty": 0.05, **changes})
+
+
 def _small(
     name: str,
     about: str,
@@ -117,8 +123,7 @@ def _small(
     flip: bool = False,
     **recipe: Any,
 ) -> Preset:
-    # The penalty keeps the energy from drifting: without it, E at the data falls without end.
-    chosen = Recipe(**{**_LAPTOP, "energy_penalty": 0.05, "horizon": iterations, **recipe})
+    chosen = laptop_recipe(**{"horizon": iterations, **recipe})
     data = name.removesuffix("-small") if data is None else data
     return Preset(
         name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes

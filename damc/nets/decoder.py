@@ -77,9 +77,20 @@ HYBRIDS: dict[str, tuple[UpLayer, ...]] = {
     "half": (UpLayer(1), UpLayer(None, 3, 2, "shuffle")),
     "quarter": (UpLayer(4), UpLayer(4, 3, 1, "shuffle"), UpLayer(None, 3, 4, "shuffle")),
     "stages": (UpLayer(4), UpLayer(2, 4, 2), UpLayer(None, 4, 2)),
+    "eighth": (UpLayer(4), UpLayer(4, 3, 2, "shuffle"), UpLayer(None, 3, 4, "shuffle")),
+    "sixteenth": (
+        UpLayer(4),
+        *(UpLayer(channels, 3, 2, "shuffle") for channels in (4, 2)),
+        UpLayer(None, 3, 4, "shuffle"),
+    ),
+    "thirty-second": (
+        UpLayer(4),
+        *(UpLayer(channels, 3, 2, "shuffle") for channels in (4, 2, 1)),
+        UpLayer(None, 3, 4, "shuffle"),
+    ),
 }
-"""Rows for `mlp_conv_decoder`, fastest first, in multiples of `width`; the first row is the map
-that the linear layers make, at a half or a quarter of the image's size."""
+"""Rows for `mlp_conv_decoder`, in multiples of `width`; the first row is the map that the linear
+layers make, whose sides are the named fraction of the image's (a quarter for "stages")."""
 
 
 def conv_decoder(

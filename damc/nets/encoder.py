@@ -122,12 +122,28 @@ def mlp_encoder(
     hidden: Sequence[int] = (512, 256),
     nemb: int = 256,
     activation: str = "lrelu",
+    side: int | None = None,
 ) -> nn.Sequential:
-    """A fully connected encoder from `(B, *shape)`, images or plain vectors, to `(B, nemb)`."""
+    """A fully connected encoder from `(B, *shape)`, images or plain vectors, to `(B, nemb)`.
+
+    Args:
+        shape: shape of one datum: (C, H, W), or (n,) for vectors.
+        hidden: sizes of the hidden layers.
+        nemb: size of the embedding.
+        activation: name of the activation between layers.
+        side: images with longer sides are averaged down to it first, which keeps the first layer
+            small; None takes them as they are.
+    """
     if not shape:
         raise BadInput("shape must have at least one dimension, got ()")
     check_positive(shape=shape, hidden=hidden, nemb=nemb)
-    return nn.Sequential(nn.Flatten(), *mlp((math.prod(shape), *hidden, nemb), activation))
+    first: list[nn.Module] = []
+    if side is not None and max(image_shape(shape)[1:]) > side:
+        channels, high, wide = shape
+        shape = (channels, min(side, high), min(side, wide))
+        first.append(nn.AdaptiveAvgPool2d(shape[1:]))
+    layers = mlp((math.prod(shape), *hidden, nemb), activation)
+    return nn.Sequential(*first, nn.Flatten(), *layers)
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:

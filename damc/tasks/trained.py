@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Subjects", "Trained", "image_shape"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -87,7 +87,9 @@ class Trained:
                 size.
         """
         if paths:
-            origin = Origin("", image_shape(self.run), resize=resize, root=self.data_root)
+            # Read as the run's own images were, so that a range of values means the same.
+            known = self.origin or Origin("", image_shape(self.run), root=self.data_root)
+            origin = replace(known, resize=resize or known.resize)
             return Subjects(origin.load(tuple(map(Path, paths))), "the images given")
         if self.unseen is None:
             raise BadInput(

@@ -7,13 +7,15 @@ __all__ = ["Training", "default_folder", "last_checkpoint", "parse_settings"]
 import difflib
 import types
 import typing
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from damc.data import Division, Images
 from damc.errors import BadInput, Diverged
 from damc.learn import find_method
 from damc.learn.damc import DAMCSettings
@@ -21,8 +23,8 @@ from damc.learn.learner import Learner
 from damc.learn.presets import Preset
 from damc.randomness import global_seed
 from damc.tasks.summarize import Summary, draw_pictures, summarize
-from damc.train.loop import fit
-from damc.train.origin import Origin, Unseen
+from damc.train.loop import build, fit
+from damc.train.origin import HELD_OUT, MEMORY, Origin, Unseen, read_division
 from damc.train.run import Run
 
 
@@ -42,6 +44,7 @@ class Training:
         pictures_every: iterations between pictures; by default ten times in a run, not
             more often than every hundred.
         loop: further options of `damc.fit`.
+        resume: take networks and settings from the run folder instead of the preset.
     """
 
     preset: Preset
@@ -54,13 +57,66 @@ class Training:
     changes: dict[str, Any] = field(default_factory=dict)
     pictures_every: int | None = None
     loop: dict[str, Any] = field(default_factory=dict)
+    resume: bool = False
 
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
+        if self.iterations < 1:
+            raise BadInput(f"iterations must be at least 1, got {self.iterations}")
         images, unseen = self.origin.train(), self.origin.unseen()
-        kind = find_method(self.method)
+        self._check_data()
         with global_seed(self.seed):
-            learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
+            learner = self._learner()
+        with self._remembered():
+            self._fit(learner, images, unseen)
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
+            return None
+        self.origin.remember(self.folder)
+        return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
+
+    def _learner(self) -> Learner:
+        """A fresh learner of the preset, or of the settings in the run folder."""
+        kind = find_method(self.method)
+        if self.resume:
+            learner = build(Run.open(self.folder).config)
+            if type(learner) is not kind or learner.networks is None:
+                raise BadInput(
+                    f"method must be that of {self.folder}, {learner.name}, got {kind.name}"
+                )
+            return kind.build(learner.networks, replace(learner.settings, **self.changes))
+        return kind.from_preset(self.preset, **self._schedule(), **self.changes)
+
+    def _check_data(self) -> None:
+        """Refuses to go on with other images than a run was begun with."""
+        begun = read_division(self.folder)
+        if begun is None or not (self.folder / "config.json").is_file():
+            return
+        now = self.origin.settled_division or Division((), ())
+        new, missing = begun.difference(now.train + now.held_out)
+        if new or missing:
+            raise BadInput(
+                f"the images of {self.origin.source} must be those that {self.folder} was begun "
+                f"with, got {new} new ones and {missing} missing: give another run folder"
+            )
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        """Writes down the images before the first iteration; nothing stays of a refused run."""
+        begun = (self.folder / "config.json").is_file()
+        made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        self.origin.remember(self.folder)
+        try:
+            yield
+        except BaseException:
+            if not begun and not (self.folder / "config.json").is_file():
+                for name in (MEMORY, HELD_OUT):
+                    (self.folder / name).unlink(missing_ok=True)
+                for path in made:
+                    with suppress(OSError):  # something else is inside by now
+                        path.rmdir()
+            raise
+
+    def _fit(self, learner: Learner, images: Images, unseen: Unseen) -> None:
         fit(
             learner,
             images,
@@ -75,10 +131,6 @@ class Training:
             hook_every=self.pictures_every or max(100, self.iterations // 10),
             **self.loop,
         )
-        if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
-            return None
-        self.origin.remember(self.folder)
-        return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
 
     def _schedule(self) -> dict[str, int]:
         """Learning rates and stages follow this run's iterations, unless `changes` say otherwise;
@@ -92,7 +144,6 @@ class Training:
         return {"horizon": self.iterations}
 
     def _watch(self, learner: Learner, unseen: Unseen, iteration: int) -> None:
-        self.origin.remember(self.folder)
         if iteration < self.iterations:  # the last pictures come with the summary
             try:
                 draw_pictures(learner, self.folder, unseen, seed=self.seed)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["MEMORY", "Origin", "Unseen", "recall"]
+__all__ = ["HELD_OUT", "MEMORY", "Origin", "Unseen", "read_division", "recall"]
 
+import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from damc.data import Images, heldout_split, load_images
+from damc.data import Division, Images, Reading, divide, heldout_split, load_images
 from damc.errors import BadInput
 from damc.files import write_atomically
 from damc.train.run import Run
 
 MEMORY = "data.json"
 """The file of a run folder that says where its images were; it may move, so it is no setting."""
+
+HELD_OUT = "heldout.json"
+"""The file of a run folder with the content hashes of its images, and which were held out."""
 
 
 class Unseen(NamedTuple):
@@ -34,8 +39,14 @@ class Origin:
         source: a name, path or Hub set, as `damc.data.load_images` takes it.
         shape: (C, H, W) of the networks.
         heldout: a class left out of training (`damc.data.heldout_split`), or None.
-        resize: cut the center square of every image and resize it to `shape`.
+        resize: cut a part of the networks' aspect from the center of every image and resize it to
+            `shape`.
         root: folder of the named data sets; None is the usual place.
+        reading: how files and arrays are read.
+        test_fraction: of a source without test images, the share that is held out of training, by
+            content (`damc.data.Division`); 0 holds out none.
+        division: the images held out before, of a run that is opened again.
+        loaded: the training split of the source, if it has been loaded already.
     """
 
     source: str
@@ -43,53 +54,105 @@ class Origin:
     heldout: int | None = None
     resize: bool = False
     root: Path | None = None
+    reading: Reading = field(default_factory=Reading)
+    test_fraction: float = 0.1
+    division: Division | None = field(default=None, repr=False)
+    loaded: Images | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_fraction < 1:
+            raise BadInput(f"test_fraction must lie in [0, 1), got {self.test_fraction:g}")
 
     @property
     def settings(self) -> dict[str, Any]:
         """What has to be the same when a run is resumed."""
-        return {"heldout": self.heldout, "resize": self.resize}
+        train = self.train()
+        scan, settled = train.scan, self.settled_division
+        reading = {
+            "background": self.reading.background,
+            "value_range": self.reading.value_range,
+            "bits": dict(self.reading.bits if scan is None else scan.depths),
+            "skip_corrupt": self.reading.skip_corrupt,
+        }
+        return {
+            "heldout": self.heldout,
+            "resize": self.resize,
+            "reading": reading,
+            "test_fraction": self.test_fraction,
+            "division": None if settled is None else _digest(settled),
+        }
 
     def train(self) -> Images:
         """The images to learn from."""
-        if self.heldout is None:
-            return self._load("train")
-        return heldout_split(self._load("all"), self.heldout, train=True)
+        return self._parts[0]
 
     def unseen(self) -> Unseen:
-        """The test images of the classes learned, or, where there are none, those learned from."""
-        if self.heldout is not None:
-            held = heldout_split(self._load("all"), self.heldout, train=False)
-            if held.labels is None:
-                raise BadInput(f"{self.source} has no labels, which holding out a class needs")
-            return Unseen(held.subset(held.labels != self.heldout), "test images", "")
-        try:
-            return Unseen(self._load("test"), "test images", "")
-        except BadInput as error:
-            return Unseen(self._load("train"), "training images", str(error))
+        """The test images of the classes learned, else those held out, or, where there are none,
+        those learned from."""
+        return self._parts[1]
+
+    @property
+    def settled_division(self) -> Division | None:
+        """Which images are held out; None where the source has test images, or none are."""
+        return self._parts[2]
 
     def load(self, paths: tuple[Path, ...]) -> list[Images]:
         """Other images for the same networks."""
-        return [replace(self, source=str(path))._load("all") for path in paths]
+        return [
+            replace(self, source=str(path), division=None, loaded=None)._load("all")
+            for path in paths
+        ]
 
     def remember(self, folder: str | Path) -> None:
-        """Writes down in a run folder where the images are."""
+        """Writes down in a run folder where the images are, and which are held out."""
         path = Path(self.source).expanduser()
-        memory = {
+        memory: dict[str, Any] = {
             "source": str(path.resolve()) if path.exists() else self.source,
             "root": None if self.root is None else str(self.root.expanduser().resolve()),
         }
+        scan, division = self.train().scan, self.settled_division
+        if scan is not None:
+            memory["scan"] = scan.table
+        if division is not None:
+            lists = {"held_out": list(division.held_out), "train": list(division.train)}
+            write_atomically(Path(folder) / HELD_OUT, json.dumps(lists) + "\n")
         write_atomically(Path(folder) / MEMORY, json.dumps(memory, indent=2) + "\n")
+
+    @cached_property
+    def _parts(self) -> tuple[Images, Unseen, Division | None]:
+        if self.heldout is not None:
+            everything = self._load("all")
+            held = heldout_split(everything, self.heldout, train=False)
+            if held.labels is None:
+                raise BadInput(f"{self.source} has no labels, which holding out a class needs")
+            unseen = Unseen(held.subset(held.labels != self.heldout), "test images", "")
+            return heldout_split(everything, self.heldout, train=True), unseen, None
+        images = self._load("train") if self.loaded is None else self.loaded
+        if self.division is None:
+            try:
+                return images, Unseen(self._load("test"), "test images", ""), None
+            except BadInput as error:
+                untested = str(error)
+            if self.test_fraction == 0:
+                return images, Unseen(images, "training images", untested), None
+        try:
+            division = self.division or Division.choose(images.hashes(), self.test_fraction)
+        except BadInput as error:
+            return images, Unseen(images, "training images", str(error)), None
+        train, held = divide(images, division)
+        if not len(held) or not len(train):
+            raise BadInput(
+                f"{self.source} must hold the images that the run was trained on, got "
+                f"{len(train)} of its training images and {len(held)} of those held out"
+            )
+        return train, Unseen(held, "held-out images", ""), division
 
     def _load(self, split: str) -> Images:
         c, h, w = self.shape
-        options: dict[str, Any] = {}
-        if self.resize:
-            if h != w:
-                raise BadInput(
-                    f"images can be resized to squares only, but the networks need {h}x{w}"
-                )
-            options = {"size": h, "channels": c}
-        images = load_images(self.source, root=self.root, split=split, **options)
+        options: dict[str, Any] = {"size": (h, w), "channels": c} if self.resize else {}
+        images = load_images(
+            self.source, root=self.root, split=split, reading=self.reading, **options
+        )
         if images.shape != self.shape:
             raise BadInput(
                 f"the images of {self.source} are {_times(images.shape)}, but the networks need "
@@ -109,13 +172,7 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
     data, networks = run.config.get("data"), run.config.get("config", {}).get("networks")
     if not isinstance(data, dict) or not isinstance(networks, dict) or "resize" not in data:
         return None
-    memory: dict[str, Any] = {}
-    path = run.path / MEMORY
-    if path.is_file():
-        try:
-            memory = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged: it is not JSON") from error
+    memory = _read(run.path / MEMORY)
     known = memory.get("root")
     c, h, w = networks["shape"]
     return Origin(
@@ -124,7 +181,37 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
         data["heldout"],
         data["resize"],
         root if root is not None or known is None else Path(known),
+        Reading(**data.get("reading", {})),
+        data.get("test_fraction", 0.1),
+        read_division(run.path),
     )
+
+
+def read_division(folder: str | Path) -> Division | None:
+    """Which images a run held out; None if it has no such file."""
+    lists = _read(Path(folder) / HELD_OUT)
+    try:
+        return Division(tuple(lists["train"]), tuple(lists["held_out"])) if lists else None
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{Path(folder) / HELD_OUT} is damaged: it has no {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a file of the run folder; empty if there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        memory = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(memory, dict):
+        raise BadInput(f"{path} is damaged: it must be an object")
+    return memory
+
+
+def _digest(division: Division) -> str:
+    lists = (sorted(division.train), sorted(division.held_out))
+    return hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:16]
 
 
 def _times(shape: tuple[int, int, int]) -> str:
