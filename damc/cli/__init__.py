@@ -32,7 +32,11 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("damc.cli.demo:Demo", "", "train, sample and report in a few minutes"),
-    "train": Command("damc.cli.train:Train", "PRESET", "train a model of images, or resume a run"),
+    "train": Command(
+        "damc.cli.train:Train",
+        "PRESET | --data IMAGES",
+        "train a model of a preset's images or of your own, or resume a run",
+    ),
     "train-gan": Command(
         "damc.cli.gan:TrainGAN", "[DATA]", "train a small StyleGAN, a decoder to invert"
     ),
@@ -65,6 +69,9 @@ COMMANDS = {
     "presets": Command("damc.cli.lists:Presets", "", "list the presets of `train`"),
     "methods": Command("damc.cli.lists:Methods", "", "list the learning methods of `train`"),
     "data": Command("damc.cli.lists:Data", "", "list the named data sets, and which are found"),
+    "download": Command(
+        "damc.cli.download:Download", "DATA", "fetch mnist, cifar10 or svhn, and check the files"
+    ),
     "convert": Command(
         "damc.cli.convert:Convert", "FILE", "convert published .pth weights to .safetensors"
     ),
@@ -99,9 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> None:
     name = words[0] if words else "--help"
+    if name == "help" and len(words) > 1:  # `damc help train` is `damc train --help`
+        name, words = words[1], [words[1], "--help"]
     if name in ("-h", "--help", "help"):
         say(_overview())
-    elif name == "--version":
+    elif name in ("--version", "-V", "version"):
         from damc import __version__
 
         say(f"damc {__version__}")
@@ -119,7 +128,7 @@ def _overview() -> str:
     return (
         "damc learns energy-based priors with diffusion-amortized MCMC.\n\n"
         f"{table(rows)}\n\n"
-        "`damc COMMAND --help` explains a command; `damc --version` prints the version."
+        "`damc help COMMAND` explains a command; `damc version` prints the version."
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from damc.cli.console import device, say, shown, stopped, table
+from damc.cli.console import at_least_one, device, say, shown, stopped, table
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ class TrainInversion:
         from damc.tasks.training import parse_settings
         from damc.train.run import Run
 
+        at_least_one(
+            iterations=self.iterations, batch=self.batch, checkpoint_every=self.checkpoint_every
+        )
         source = open_source(self.decoder)
         folder = source.inversion_folder if self.folder is None else self.folder
         texts = [text for group in self.settings for text in group]
@@ -179,13 +182,31 @@ class Invert:
 
     def run(self) -> None:
         """Inverts, prints the errors, writes codes, pictures and tables."""
+        from damc.files import on_disk
         from damc.inversion.invert import decoder_images, invert_images, write_found
+        from damc.inversion.methods import check_options
         from damc.inversion.prepare import prepare
         from damc.inversion.source import open_source
         from damc.report.results import write_results
 
+        # Everything that can be refused is, before learned parts are trained.
+        samples = self.samples
+        if samples is None:
+            samples = 4 if self.method == "damc" else 0
+        at_least_one(n=self.n, batch=self.batch, train_iterations=self.train_iterations)
+        check_options(
+            self.method,
+            sampler=self.sampler,
+            iterations=self.iterations,
+            rate=self.rate,
+            samples=samples,
+        )
         source = open_source(self.decoder, device(self.device))
         images = self._images(source)
+        out = self.out or source.output_folder / self.method
+        if self.out is not None:
+            with on_disk("write in", out):
+                out.mkdir(parents=True, exist_ok=True)
         parts = prepare(
             source,
             self.method,
@@ -197,9 +218,6 @@ class Invert:
             data_root=self.data_root,
             accelerator=self.device,
         )
-        samples = self.samples
-        if samples is None:
-            samples = 4 if self.method == "damc" else 0
         found = invert_images(
             parts,
             images.sets or decoder_images(parts, self.decoder_images or 1, seed=self.seed + 1),
@@ -213,7 +231,6 @@ class Invert:
             rate=self.rate,
             samples=samples,
         )
-        out = self.out or source.output_folder / self.method
         written = write_found(found, out)
         results = {
             "decoder": str(self.decoder),

@@ -74,6 +74,7 @@ class Data:
         from damc.report.results import write_results
 
         found = describe(self.data_root)
+        head = ["data", "found", "train", "test", "where"]
         rows = [
             [
                 entry.name,
@@ -81,13 +82,20 @@ class Data:
                 entry.counts.get("train"),
                 entry.counts.get("test"),
                 entry.path,
-                entry.get,
             ]
             for entry in found
         ]
-        say(table(rows, ["data", "found", "train", "test", "where", "how to get it"]))
+        say(table(rows, head))
+        missing = [entry for entry in found if not entry.found]
+        if missing:
+            say()
+            say("How to get the others, into the folders above:")
+            say(table([[f"  {entry.name}", entry.get] for entry in missing]))
         say()
-        say("Also: any folder of pictures, .npy or raw file by its path, and hub:OWNER/NAME.")
+        say(
+            "Also: any folder of pictures, CSV file of paths, .npy, .npz or raw file by its path,\n"
+            "and hub:OWNER/NAME (pip install 'damc[hub]'); `damc train --data SOURCE` takes them."
+        )
         if self.out is not None:
             path = write_results(self.out, {"data": [asdict(entry) for entry in found]})
             say(f"{path}  the table")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from damc.cli.console import device, say, table
+from damc.cli.console import at_least_one, device, say, table
 from damc.cli.options import Option
 
 
@@ -27,9 +27,10 @@ class Evaluate:
     n: Annotated[int, Option("N")] = 2000
     """Number of images drawn from each source."""
 
-    features: Literal["inception", "pixel-pca"] = "inception"
+    features: Literal["auto", "inception", "pixel-pca"] = "auto"
     """Features for the distances: the Inception network gives FID and KID; principal components of
-    pixels need no file, but give another distance than FID."""
+    pixels need no file, but give another distance than FID; auto: Inception if its file is
+    there."""
 
     inception: Annotated[Path | None, Option("FILE")] = None
     """The Inception file; if not given, $DAMC_INCEPTION, else
@@ -62,13 +63,17 @@ class Evaluate:
 
     def run(self) -> None:
         """Measures, prints one table, writes it into ``RUN/evaluate`` and into the report."""
-        from damc.tasks.evaluate import evaluate_run
+        from damc.tasks.evaluate import evaluate_run, find_features
         from damc.tasks.trained import Trained
 
+        at_least_one(n=self.n, real=self.real, reconstruct=self.reconstruct)
+        features, missing = find_features(self.features, self.inception)
+        if missing:
+            say(f"note: {missing}")
         trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
         found, files = evaluate_run(
             trained,
-            features=self.features,
+            features=features,
             inception=self.inception,
             unseen=self.unseen,
             cache=self.cache,
@@ -118,6 +123,7 @@ class Transitions:
         from damc.tasks.trained import Trained
         from damc.tasks.transitions import transitions_run
 
+        at_least_one(steps=self.steps, chains=self.chains)
         trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
         found, pictures, files = transitions_run(
             trained,
@@ -181,6 +187,9 @@ class Cost:
         from damc.report.results import write_results
         from damc.tasks.cost import cost
 
+        at_least_one(
+            batch=self.batch, train_batch=self.train_batch, images=self.images, rounds=self.rounds
+        )
         preset = find_preset(self.preset)
         found = cost(
             preset,

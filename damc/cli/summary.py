@@ -31,8 +31,12 @@ def show_summary(
     from damc.report.results import labeled, write_results
 
     results = {**known, "run": str(folder), **summary.table}
-    say(table([[name, shown(value)] for name, value in labeled(results).items()]))
+    rows = labeled({name: value for name, value in results.items() if name != "verdict"})
+    say(table([[name, shown(value)] for name, value in rows.items()]))
     say()
+    if "verdict" in results:
+        say(results["verdict"])
+        say()
     for caption, path in {**summary.pictures, **(files or {})}.items():
         say(f"{path}  {caption}")
     say(f"{summary.report}  all of this on one page")

@@ -242,9 +242,12 @@ class Train:
             parts = network_sizes(preset)
             sizes = ", ".join(f"{part} {n:,}" for part, n in parts.items() if n is not None)
             rows["networks"] = f"{preset.networks.latent_dim} latent dimensions; weights: {sizes}"
-        rows["training"] = (
-            f"{training.iterations:,} iterations of {training.batch or preset.batch} images"
-        )
+        took = ""
+        if preset.minutes is not None and training.method == "damc":
+            minutes = max(1, round(preset.minutes * training.iterations / preset.iterations))
+            took = f", about {minutes} minute{'s' if minutes > 1 else ''} on 2 cores"
+        images = training.batch or preset.batch
+        rows["training"] = f"{training.iterations:,} iterations of {images} images{took}"
         say(f"{origin.source}")
         say(table([[f"  {name}", shown(value)] for name, value in rows.items()]))
         say()

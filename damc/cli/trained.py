@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from damc.cli.console import device, say, table
+from damc.cli.console import at_least_one, device, say, table
 from damc.cli.options import Option
 from damc.cli.summary import show_summary
 
@@ -45,6 +45,7 @@ class Sample:
         from damc.tasks.generate import generate, write_samples
         from damc.train.loop import load
 
+        at_least_one(n=self.n)
         learner = load(self.folder, device(self.device))
         images = generate(learner, self.n, source=self.source, steps=self.steps, seed=self.seed)
         source = self.source or learner.sources[0]
@@ -90,6 +91,7 @@ class Reconstruct:
         from damc.tasks.reconstruct import reconstruct_run
         from damc.tasks.trained import Trained
 
+        at_least_one(n=self.n)
         trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
         subjects = trained.subjects(self.images, resize=self.resize)
         found, files = reconstruct_run(

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from damc.data import formats, pictures
 from damc.errors import BadInput
 
-__all__ = ["CATALOG", "Description", "Found", "describe", "find", "suggest"]
+__all__ = ["CATALOG", "Description", "Found", "data_root", "describe", "find", "suggest"]
 
 SPLITS = ("train", "test", "all")
 
@@ -67,12 +67,12 @@ def find(name: str, root: str | Path | None = None, split: str = "train") -> Fou
         raise BadInput(f"split of {name} must be one of {', '.join(SPLITS)}, got {split!r}")
     if name not in CATALOG:
         raise BadInput(f"{name!r} is not a known data set{suggest(name)}")
-    return CATALOG[name].find(_root(root), split)
+    return CATALOG[name].find(data_root(root), split)
 
 
 def describe(root: str | Path | None = None) -> list[Description]:
     """For every known data set: is it there, where, how many images, and how to get it."""
-    return [_described(entry, _root(root)) for entry in CATALOG.values()]
+    return [_described(entry, data_root(root)) for entry in CATALOG.values()]
 
 
 def suggest(name: str) -> str:
@@ -249,7 +249,8 @@ def _described(entry: Embedded | Raw | Folder, root: Path) -> Description:
         return Description(entry.name, False, str(root), {}, str(error))
 
 
-def _root(root: str | Path | None) -> Path:
+def data_root(root: str | Path | None) -> Path:
+    """The folder of the named data sets: the one given, else $DAMC_DATA, else ./data."""
     return Path(root or os.environ.get("DAMC_DATA") or "data").expanduser()
 
 
@@ -272,7 +273,7 @@ _ENTRIES: tuple[Embedded | Raw | Folder, ...] = (
         files={"train": [_idx_names("train")], "test": [_idx_names("t10k")]},
         read=formats.read_idx,
         count=formats.count_idx,
-        get="put the four idx files there, plain or .gz",
+        get="damc download mnist, or put the four idx files there, plain or .gz",
         # The order of the three-part file that the anomaly protocol was first run on.
         test_after=50_000,
     ),
@@ -285,7 +286,8 @@ _ENTRIES: tuple[Embedded | Raw | Folder, ...] = (
         },
         read=formats.read_cifar,
         count=formats.count_cifar,
-        get="unpack the binary version, cifar-10-binary.tar.gz, there (not the pickled one)",
+        get="damc download cifar10, or unpack the binary version, cifar-10-binary.tar.gz of "
+        "https://www.cs.toronto.edu/~kriz/cifar.html, there (not the pickled one)",
     ),
     Raw(
         name="svhn",
@@ -293,7 +295,8 @@ _ENTRIES: tuple[Embedded | Raw | Folder, ...] = (
         files={"train": [("train_32x32.mat",)], "test": [("test_32x32.mat",)]},
         read=formats.read_svhn,
         count=formats.count_svhn,
-        get="put the cropped digits, train_32x32.mat and test_32x32.mat, there",
+        get="damc download svhn, or put the cropped digits, train_32x32.mat and test_32x32.mat of "
+        "http://ufldl.stanford.edu/housenumbers, there",
     ),
     Folder(
         name="celeba64",
@@ -302,27 +305,31 @@ _ENTRIES: tuple[Embedded | Raw | Folder, ...] = (
         train=40_000,
         # The aligned pictures as published; others are taken as cropped already.
         crops={(178, 218): 140},
-        get="put the aligned pictures there, as published (178x218) or cropped",
+        get="unpack img_align_celeba.zip of https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html "
+        "there: the aligned pictures, as published (178x218) or cropped",
     ),
     Folder(
         name="celebahq256",
         folders=("celebahq256", "celeba_hq", "CelebA-HQ", "CelebAMask-HQ/CelebA-HQ-img"),
         size=256,
         train=29_500,
-        get="put the 30,000 pictures there",
+        get="unpack CelebAMask-HQ.zip of https://github.com/switchablenorms/CelebAMask-HQ and put "
+        "its 30,000 pictures, CelebA-HQ-img, there",
     ),
     Folder(
         name="ffhq",
         folders=("ffhq", "ffhq256", "FFHQ"),
         size=256,
         train=69_500,
-        get="put the 70,000 pictures there",
+        get="get the 70,000 pictures by download_ffhq.py of "
+        "https://github.com/NVlabs/ffhq-dataset (images1024x1024, or smaller) and put them there",
     ),
     Folder(
         name="lsun-tower",
         folders=("lsun-tower", "lsun_tower", "lsun/tower", "tower"),
         size=256,
-        get="export the pictures to the sub-folders train and val there",
+        get="with https://github.com/fyu/lsun: python3 download.py -c tower, then python3 data.py "
+        "export tower_train_lmdb --out_dir train --flat there, and the same of val",
     ),
 )
 

@@ -13,7 +13,15 @@ describes: noisy moves on the posterior with the energy, for `lebm` and `damc`.
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "Inverted", "Method", "descend", "invert", "problem_of"]
+__all__ = [
+    "METHODS",
+    "Inverted",
+    "Method",
+    "check_options",
+    "descend",
+    "invert",
+    "problem_of",
+]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,8 +140,20 @@ def invert(
         Diverged: when codes or images are no longer finite.
     """
     problem, learner = problem_of(parts), _learner_of(parts)
-    _check(learner, method, sampler, iterations, rate, candidates, samples)
+    check_options(
+        method,
+        sampler=sampler,
+        iterations=iterations,
+        rate=rate,
+        candidates=candidates,
+        samples=samples,
+    )
     chosen = METHODS[method]
+    if chosen.needs_learner and learner is None:
+        raise BadInput(
+            f"the method {method} must have learned parts, got a decoder alone: train an inversion "
+            "run first"
+        )
     x = problem.check_images(x.to(problem.mean.device))
     n = chosen.iterations if iterations is None else iterations
     z0 = _start(problem, learner, x, chosen.start, candidates, generator)
@@ -220,25 +240,21 @@ def _start(
     return drawn[misfits.argmin(0), torch.arange(len(x), device=x.device)]
 
 
-def _check(
-    learner: Inversion | None,
+def check_options(
     method: str,
-    sampler: str,
-    iterations: int | None,
-    rate: float,
-    candidates: int,
-    samples: int,
+    *,
+    sampler: str = "adam",
+    iterations: int | None = None,
+    rate: float = 0.01,
+    candidates: int = 4,
+    samples: int = 0,
 ) -> None:
+    """Raises `BadInput` for options that `invert` cannot take, before anything is trained."""
     if method not in METHODS:
         raise BadInput(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     chosen = METHODS[method]
     if sampler not in ("adam", "langevin"):
         raise BadInput(f"sampler must be 'adam' or 'langevin', got {sampler!r}")
-    if chosen.needs_learner and learner is None:
-        raise BadInput(
-            f"the method {method} must have learned parts, got a decoder alone: train an inversion "
-            "run first"
-        )
     if sampler == "langevin" and not (chosen.energy or chosen.samples):
         raise BadInput(f"sampler must be 'adam' for the method {method}, got {sampler!r}")
     if iterations is not None and iterations < 0:

@@ -11,6 +11,7 @@ from typing import Any
 
 from damc.errors import BadInput
 from damc.files import on_disk, write_atomically
+from damc.report.words import in_words
 
 __all__ = ["Section", "write_report"]
 
@@ -24,22 +25,30 @@ class Section:
         text: a paragraph under the heading; blank lines separate several.
         settings: names and values, shown as a table; nested ones get dotted names.
         pictures: PNG files by caption.
+        collapsed: shown only when its heading is opened.
+        names: show the settings' own names beside those in words.
     """
 
     title: str
     text: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[str, str | Path] = field(default_factory=dict)
+    collapsed: bool = False
+    names: bool = False
 
 
-def write_report(path: str | Path, title: str, sections: Sequence[Section]) -> Path:
+def write_report(
+    path: str | Path, title: str, sections: Sequence[Section], verdict: str = ""
+) -> Path:
     """Write the report as one self-contained HTML file, atomically.
 
     Args:
         path: the HTML file to write.
         title: the page's heading.
         sections: what it shows, in order.
+        verdict: a sentence under the heading, about everything below.
     """
+    said = f'<p class="verdict">{escape(verdict)}</p>\n' if verdict else ""
     body = "\n".join(map(_section, sections))
     return write_atomically(
         path,
@@ -53,7 +62,7 @@ def write_report(path: str | Path, title: str, sections: Sequence[Section]) -> P
 </head>
 <body>
 <h1>{escape(title)}</h1>
-{body}
+{said}{body}
 </body>
 </html>
 """,
@@ -62,40 +71,57 @@ def write_report(path: str | Path, title: str, sections: Sequence[Section]) -> P
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
-       max-width: 60rem; margin: 0 auto; padding: 1rem; }
+       margin: 0; padding: 1rem clamp(1rem, 3vw, 4rem) 3rem; }
 h1, h2 { line-height: 1.2; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
-figure { margin: 1.5rem 0; }
+h2, summary { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
+summary { font-size: 1.5rem; font-weight: 700; cursor: pointer; line-height: 1.2; }
+p { max-width: 60rem; }
+.verdict { font-size: 1.15rem; border-left: 0.3rem solid #0072b2; background: #f2f7fb;
+           padding: 0.6rem 1rem; max-width: none; }
+.pictures { display: grid; gap: 1.5rem; align-items: start;
+            grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
+figure { margin: 1rem 0; }
 img { max-width: 100%; height: auto; }
 figcaption { color: #555; font-size: 0.9rem; }
 .table { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; padding: 0.2rem 1rem 0.2rem 0; border-bottom: 1px solid #eee;
+table { border-collapse: collapse; font-size: 0.9rem; margin-top: 1rem; }
+th, td { text-align: left; padding: 0.2rem 2rem 0.2rem 0; border-bottom: 1px solid #eee;
          vertical-align: top; overflow-wrap: anywhere; }
 th { font-weight: 600; }
+td.name { color: #777; font-family: ui-monospace, monospace; font-size: 0.8rem; }
 """
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _section(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
+    title = escape(section.title)
+    parts = [f"<summary>{title}</summary>" if section.collapsed else f"<h2>{title}</h2>"]
     parts += [
         f"<p>{escape(part.strip())}</p>" for part in section.text.split("\n\n") if part.strip()
     ]
     if section.settings:
         rows = "\n".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            f"<tr><th>{escape(in_words(name) if section.names else name)}</th>"
+            f"<td>{escape(value)}</td>"
+            + (f'<td class="name">{escape(name)}</td>' if section.names else "")
+            + "</tr>"
             for name, value in _flat(section.settings)
         )
         parts.append(f'<div class="table"><table>\n{rows}\n</table></div>')
-    for caption, picture in section.pictures.items():
-        text = escape(caption)
-        parts.append(
-            f'<figure><img alt="{text}" src="data:image/png;base64,{_inline(Path(picture))}">'
-            f"<figcaption>{text}</figcaption></figure>"
-        )
-    return "<section>\n" + "\n".join(parts) + "\n</section>"
+    if section.pictures:
+        figures = [_figure(caption, Path(file)) for caption, file in section.pictures.items()]
+        parts.append('<div class="pictures">\n' + "\n".join(figures) + "\n</div>")
+    tag = "details" if section.collapsed else "section"
+    return f"<{tag}>\n" + "\n".join(parts) + f"\n</{tag}>"
+
+
+def _figure(caption: str, picture: Path) -> str:
+    text = escape(caption)
+    return (
+        f'<figure><img alt="{text}" src="data:image/png;base64,{_inline(picture)}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -105,9 +131,18 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         if isinstance(value, Mapping) and value:
             rows += _flat(value, f"{prefix}{name}.")
         else:
-            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            rows.append((f"{prefix}{name}", shown))
+            rows.append((f"{prefix}{name}", _shown(value)))
     return rows
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _inline(picture: Path) -> str:

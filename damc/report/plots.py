@@ -18,6 +18,7 @@ from torch import Tensor
 
 from damc.errors import BadInput
 from damc.files import write_atomically
+from damc.report.words import CURVES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +59,7 @@ def image_grid(
     columns: int = 8,
     scale: int | None = None,
     labels: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Path:
     """Draw images row by row.
 
@@ -67,6 +69,7 @@ def image_grid(
         columns: images in a row.
         scale: screen pixels for one image pixel; without it, small images grow to about 80.
         labels: one short text for each image, drawn under it.
+        names: one text for each row, drawn left of it.
     """
     tiles = _pixels(images)
     if columns < 1:
@@ -78,7 +81,9 @@ def image_grid(
     under = None
     if labels is not None:
         under = [list(labels[i : i + columns]) for i in range(0, len(tiles), columns)]
-    return _sheet(rows, path, scale, under=under)
+    if names is not None and len(names) != len(rows):
+        raise BadInput(f"names must be as many as the {len(rows)} rows, got {len(names)}")
+    return _sheet(rows, path, scale, under=under, left=names)
 
 
 def paired_grid(
@@ -170,7 +175,7 @@ def curves(
             axes.plot(x, _running_mean(y, window), color=_COLORS[0], linewidth=1.8)
         if y.min() > 0 and y.max() > 100 * y.min():
             axes.set_yscale("log")
-        axes.set_title(key.replace("_", " "), fontsize=10)
+        axes.set_title(CURVES.get(key, key.replace("_", " ")), fontsize=10)
         if i + columns >= len(shown):
             axes.set_xlabel("iteration")
         _tidy(axes)

@@ -32,6 +32,7 @@ LABELS = {
     "pixel_pca_distance_test_images": "pixel-PCA distance, test images",
     "pixel_pca_distance_training_images": "pixel-PCA distance, training images",
     "seconds": "seconds of training",
+    "images": "images evaluated",
 }
 """Keys of ``results.json`` in words, for tables."""
 

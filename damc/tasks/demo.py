@@ -46,7 +46,7 @@ def demo(
     summary = training.run()
     if summary is None:
         return None
-    caption = "Two rows by the amortizer, two by the energy, unseen images over reconstructions."
+    caption = "Samples of the amortizer and of the energy, unseen images and reconstructions."
     overview = _overview(Path(out), origin, seed)
     return replace(summary, pictures={caption: overview, **summary.pictures})
 
@@ -57,5 +57,13 @@ def _overview(folder: Path, origin: Origin, seed: int) -> Path:
     drawn = [generate(learner, 32, source=source, seed=seed) for source in ("amortizer", "energy")]
     held = reconstruct(learner, origin.unseen().images, limit=16, seed=seed)
     return plots.image_grid(
-        torch.cat([*drawn, held.x, held.y]), folder / "overview.png", columns=16
+        torch.cat([*drawn, held.x, held.y]),
+        folder / "overview.png",
+        columns=16,
+        names=[
+            *("samples: amortizer", ""),
+            *("samples: energy", ""),
+            "unseen images",
+            "reconstructions",
+        ],
     )

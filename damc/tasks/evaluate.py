@@ -10,6 +10,7 @@ __all__ = [
     "choose_features",
     "evaluate",
     "evaluate_run",
+    "find_features",
 ]
 
 import time
@@ -130,6 +131,27 @@ def check_features(name: str, path: str | Path | None = None) -> None:
         raise BadInput(f"features must be inception where its file is given, got {name}")
 
 
+def find_features(name: str, path: str | Path | None = None) -> tuple[str, str]:
+    """Features by name, "auto" made into one of them, and a note where it could not be Inception.
+
+    Args:
+        name: one of `FEATURES`, or "auto": Inception if its file is there, else pixel-pca.
+        path: the Inception file; where one is given, "auto" is Inception.
+    """
+    if name == "auto" and path is None:
+        try:
+            inception_file()
+        except BadInput as error:
+            where = str(error).partition(";")[0]
+            return "pixel-pca", (
+                f"{where}, so distances are measured on principal components of pixels, which come "
+                "with damc; they are no FID"
+            )
+    name = "inception" if name == "auto" else name
+    check_features(name, path)
+    return name, ""
+
+
 def choose_features(
     name: str,
     train: Images,
@@ -214,7 +236,7 @@ def evaluate(
 def evaluate_run(
     trained: Trained,
     *,
-    features: str = "inception",
+    features: str = "auto",
     inception: str | Path | None = None,
     unseen: str | Path | None = None,
     cache: str | Path | None = None,
@@ -225,7 +247,7 @@ def evaluate_run(
 
     Args:
         trained: the run.
-        features: one of `FEATURES`.
+        features: one of `FEATURES`, or "auto" as `find_features` takes it.
         inception: the Inception file, if it is not in its usual place.
         unseen: images that the run has not seen, instead of the test images of its data.
         cache: where statistics of real images are kept; ~/.cache/damc/statistics by default.
@@ -247,7 +269,9 @@ def evaluate_run(
         learner,
         train,
         held.images,
-        choose_features(features, train, path=inception, device=learner.device),
+        choose_features(
+            find_features(features, inception)[0], train, path=inception, device=learner.device
+        ),
         cache=cache or Path.home() / ".cache" / "damc" / "statistics",
         seed=seed,
         **options,

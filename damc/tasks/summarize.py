@@ -17,10 +17,11 @@ from damc.report import plots
 from damc.report.measured import keep, kept
 from damc.report.page import Section, write_report
 from damc.report.results import labeled, write_results
+from damc.report.verdict import verdict
 from damc.tasks.generate import SOURCES, generate
 from damc.tasks.reconstruct import reconstruct
 from damc.tasks.trained import Trained
-from damc.train.origin import Unseen
+from damc.train.origin import Unseen, recall_scan
 from damc.train.run import Run
 
 
@@ -87,11 +88,14 @@ def summarize(
             table["note"] = unseen.note
     if records and "seconds" in records[-1]:
         table["seconds"] = training_seconds(records)
+    energies = _energies(learner, unseen, seed)
+    errors = [record["mse"] for record in records[-10:] if isinstance(record.get("mse"), float)]
+    told = verdict(table, energies, sum(errors) / len(errors) if errors else None)
+    table["verdict"] = told
     sections = [
-        Section("Result", settings=labeled(table)),
+        Section("Result", settings=labeled({k: v for k, v in table.items() if k != "verdict"})),
         Section("Pictures", pictures=dict(pictures)),
     ]
-    energies = _energies(learner, unseen, seed)
     if energies:
         path = run.path / "pictures" / f"energies_{learner.iteration:08d}.png"
         pictures["Energies of data and of samples."] = plots.histograms(
@@ -107,9 +111,12 @@ def summarize(
         path = run.path / "pictures" / "curves.png"
         pictures["Training curves."] = plots.curves(_learned(records), path)
         sections.append(Section("Training", pictures={"What was logged in training.": path}))
-    sections.append(Section("Settings", settings=run.config))
+    scan = recall_scan(run.path)
+    if scan:
+        sections.insert(1, Section("Images", settings=scan))
+    sections.append(Section("Settings", settings=run.config, collapsed=True, names=True))
     title = f"damc: {run.config.get('preset') or learner.name} at iteration {learner.iteration:,}"
-    return Summary(table, pictures, write_report(run.path / "report.html", title, sections))
+    return Summary(table, pictures, write_report(run.path / "report.html", title, sections, told))
 
 
 class Recorded(NamedTuple):

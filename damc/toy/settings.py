@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["ToySettings"]
+__all__ = ["SHORT", "SHORT_TESTS", "ToySettings"]
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from damc.errors import BadInput
+
+SHORT = 100
+"""Iterations below which a run only shows that it runs, and `damc toy` tests it shortly."""
+
+SHORT_TESTS: dict[str, Any] = {
+    "heldout": 4,
+    "samples": 400,
+    "long_steps": 200,
+    "shown": 4,
+    "drawn": 400,
+    "pooled": 400,
+}
+"""The settings of such tests."""
 
 
 @dataclass(frozen=True)

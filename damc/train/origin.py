@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HELD_OUT", "MEMORY", "Origin", "Unseen", "read_division", "recall"]
+__all__ = ["HELD_OUT", "MEMORY", "Origin", "Unseen", "read_division", "recall", "recall_scan"]
 
 import hashlib
 import json
@@ -185,6 +185,12 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
         data.get("test_fraction", 0.1),
         read_division(run.path),
     )
+
+
+def recall_scan(folder: str | Path) -> dict[str, str]:
+    """What was found in a run's images when it was begun, in words; empty if nothing is known."""
+    scan = _read(Path(folder) / MEMORY).get("scan", {})
+    return {str(name): str(value) for name, value in scan.items()}
 
 
 def read_division(folder: str | Path) -> Division | None:

@@ -23,6 +23,7 @@ from damc.data import (
     heldout_split,
     load_images,
     sources,
+    stores,
 )
 from damc.errors import BadInput
 
@@ -427,7 +428,7 @@ def test_small_folders_are_decoded_once_and_large_ones_stream(
     paths = write_pictures(tmp_path, pixels(3))
     kept = load_images(tmp_path)
     before = whole(kept)
-    monkeypatch.setattr(sources, "KEPT_BYTES", 0)
+    monkeypatch.setattr(stores, "KEPT_BYTES", 0)
     streamed = load_images(tmp_path)
     assert torch.equal(whole(streamed), before)
     for path in paths:
