@@ -26,6 +26,7 @@ __all__ = ["DOWNLOADS", "Download", "Remote", "download"]
 
 _BLOCK = 2**18
 _TIMEOUT = 60.0  # seconds without a byte
+MEMBER_BYTES = 10_000 * CIFAR_RECORD  # of each file in CIFAR-10's archive
 
 Watch = Callable[[str, int, int], None]
 """Called with a file's name, the bytes that have come, and the bytes of all of it."""
@@ -133,8 +134,7 @@ def _archive(
     url: str, file: Remote, folder: Path, members: tuple[str, ...], watch: Watch | None
 ) -> list[Path]:
     paths = [folder / name for name in members]
-    size = 10_000 * CIFAR_RECORD
-    if all(path.is_file() and path.stat().st_size == size for path in paths):
+    if all(path.is_file() and path.stat().st_size == MEMBER_BYTES for path in paths):
         return paths
     content = io.BytesIO()
     _fetch(url, file, content, watch)
@@ -145,7 +145,7 @@ def _archive(
             for member in archive:
                 name = Path(member.name).name
                 inside = archive.extractfile(member) if name in members else None
-                if inside is not None and member.size == size:
+                if inside is not None and member.size == MEMBER_BYTES:
                     found[name] = inside.read()
     except (tarfile.TarError, OSError, EOFError) as error:
         raise BadInput(f"{url} is not a readable archive: {error}") from error

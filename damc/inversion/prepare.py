@@ -17,7 +17,7 @@ from damc.inversion.problem import Problem
 from damc.inversion.settings import InversionSettings
 from damc.inversion.source import Source, open_source
 from damc.inversion.stylegan_encoder import load_style_encoder
-from damc.inversion.training import train_inversion
+from damc.inversion.training import settings_for, train_inversion
 from damc.inversion.vgg import load_vgg16
 from damc.randomness import global_seed
 
@@ -68,12 +68,20 @@ def prepare(
         with global_seed(seed):
             return networks.learner(InversionSettings(), problem, given["encoder"]).to(device)
     folder = source.inversion_folder
+    settings = settings_for(source.decoder)
     if (folder / "checkpoints").is_dir():
         known = open_source(folder, source.decoder.truncation.w_avg.device).learner
         if known is None:
             raise BadInput(f"{folder} must be a run of damc train-inversion, got another run")
         if method == "enc" or known.phase != "encoder":
             return known
+        settings = known.settings
+    total, encoding = training.get("iterations"), settings.encoder_iterations
+    if method != "enc" and encoder is None and total is not None and total <= encoding:
+        raise BadInput(
+            f"train-iterations must be more than {encoding} for the method {method}, since the "
+            f"first {encoding} train the encoder alone, got {total}"
+        )
     on_train(folder)
     learner = train_inversion(source, folder, **given, seed=seed, **training)
     return _learned(learner, method, folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SMALL", "InversionTraining", "default_iterations", "train_inversion"]
+__all__ = ["SMALL", "InversionTraining", "default_iterations", "settings_for", "train_inversion"]
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -106,7 +106,7 @@ class InversionTraining:
         described = InversionNetworks.describe(
             self.decoder, self.origin.shape, encoder=self.encoder, vgg=self.vgg, **self.networks
         )
-        settings = SMALL if _is_small(self.decoder) else InversionSettings()
+        settings = settings_for(self.decoder)
         if self.encoder is not None:
             settings = replace(settings, encoder_iterations=0)
         try:
@@ -119,6 +119,11 @@ class InversionTraining:
         if not there or self.encoder is not None:
             problem.calibrate(torch.Generator(problem.mean.device).manual_seed(self.seed))
         return described.learner(settings, problem, self.encoder)
+
+
+def settings_for(decoder: StyleDecoder) -> InversionSettings:
+    """The settings of a decoder's inversion, by its size."""
+    return SMALL if _is_small(decoder) else InversionSettings()
 
 
 def train_inversion(

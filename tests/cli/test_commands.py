@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +151,14 @@ def test_a_class_is_held_out(damc: Any, trained: Any, tmp_path: Path) -> None:
     assert other.code == 2 and "heldout differs" in other.err
 
 
-def test_a_folder_without_test_images_is_evaluated_on_its_own(
+def test_images_without_a_test_split_are_evaluated_on_those_held_out(
     damc: Any, trained: Any, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "x.npy", load_images("digits").batch(torch.arange(20)).numpy())
     words = ["train", "digits-small", "--iterations", 1, "--data", "x.npy", *trained.tiny]
     assert damc(*words, "--run", "run", cwd=tmp_path).code == 0
     table = results(tmp_path / "run")
-    assert table["evaluated_on"] == "training images" and "no split 'test'" in table["note"]
+    assert table["evaluated_on"] == "held-out images" and table["images"] == 2
     # The run knows where its images were, from any working folder.
     assert damc("reconstruct", tmp_path / "run", cwd=trained.folder).code == 0
 
@@ -177,6 +179,41 @@ def test_data_says_what_is_found(damc: Any, tmp_path: Path) -> None:
     rows = {row["name"]: row for row in results(tmp_path)["data"]}
     assert rows["digits"]["counts"] == {"train": 1438, "test": 359}
     assert not rows["mnist"]["found"] and str(tmp_path) in rows["mnist"]["path"]
+    for words in ("damc download mnist", "damc download cifar10", "mmlab.ie.cuhk.edu.hk"):
+        assert words in done.out
+    assert "How to get the others" in done.out and "https://github.com/NVlabs" in done.out
+
+
+def test_help_and_version_are_words_too(damc: Any) -> None:
+    assert damc("version").out == f"damc {library.__version__}\n"
+    helped = damc("help", "train")
+    assert helped.code == 0 and helped.out == damc("train", "--help").out
+    assert "usage: damc train" in helped.out
+    assert damc("help").out == damc().out
+    wrong = damc("help", "trian")
+    assert wrong.code == 2 and "did you mean 'train'" in wrong.err
+
+
+def test_download_refuses_what_is_not_the_published_file(damc: Any, tmp_path: Path) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"not MNIST")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        mirror = f"http://127.0.0.1:{server.server_address[1]}"
+        done = damc("download", "mnist", "--data-root", tmp_path, "--mirror", mirror)
+        server.shutdown()
+        thread.join()
+    assert done.code == 2 and "must have 9912422 bytes and the MD5 f68b3c2d" in done.err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert damc("download", "celeba64").code == 2
 
 
 def test_two_processes_make_the_same_kind_of_run_folder(trained: Any, tmp_path: Path) -> None:

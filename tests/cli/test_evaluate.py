@@ -134,7 +134,10 @@ def test_what_cannot_be_evaluated(damc: Any, trained: Any, copied: Path, tmp_pat
     words = ["evaluate", copied, "--cache", tmp_path / "cache"]
     home = {"HOME": str(tmp_path), "DAMC_INCEPTION": ""}
     refused(damc("evaluate", tmp_path / "none"), "no folder")
-    refused(damc(*words, env=home), "no Inception network", "DAMC_INCEPTION", "pixel-pca")
+    inception = ["--features", "inception"]
+    refused(
+        damc(*words, *inception, env=home), "no Inception network", "DAMC_INCEPTION", "pixel-pca"
+    )
     (tmp_path / "net.pt").write_bytes(b"another network")
     refused(damc(*words, "--inception", tmp_path / "net.pt"), "SHA-256")
     refused(
@@ -150,6 +153,17 @@ def test_what_cannot_be_evaluated(damc: Any, trained: Any, copied: Path, tmp_pat
     refused(damc(*words, *PIXELS), "trained from Python")
 
 
+def test_without_the_inception_file_features_that_ship_are_used(
+    damc: Any, copied: Path, tmp_path: Path
+) -> None:
+    home = {"HOME": str(tmp_path), "DAMC_INCEPTION": ""}
+    words = ["evaluate", copied, "--cache", tmp_path / "cache", "--n", 70, "--real", 100]
+    done = damc(*words, "--reconstruct", 5, env=home)
+    assert done.code == 0, done.err
+    assert "no Inception network" in done.out and "they are no FID" in done.out
+    assert "pixel-PCA" in done.out and (copied / "evaluate" / "results.json").is_file()
+
+
 def test_data_without_a_test_split_needs_unseen_images(
     damc: Any, trained: Any, tmp_path: Path
 ) -> None:
@@ -157,7 +171,7 @@ def test_data_without_a_test_split_needs_unseen_images(
     np.save(tmp_path / "train.npy", x[:40])
     np.save(tmp_path / "test.npy", x[40:])
     words = ["train", "digits-small", "--iterations", 1, "--data", "train.npy", *trained.tiny]
-    assert damc(*words, "--run", "run", cwd=tmp_path).code == 0
+    assert damc(*words, "--test-fraction", 0, "--run", "run", cwd=tmp_path).code == 0
     words = ["evaluate", "run", *PIXELS, "--cache", "cache"]
     refused(damc(*words, cwd=tmp_path), "no split 'test'", "--unseen")
     done = damc(*words, "--unseen", "test.npy", cwd=tmp_path)

@@ -49,7 +49,30 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
         (["train", "mnist-small", "--data-root", "none"], ["none/mnist", "idx"]),
         (["train", "digits-small", "--precision", "17"], ["17"]),
         (["train", "digits-small", "--batch", "0"], ["batch must be at least 1, got 0"]),
-        (["train"], ["needs PRESET", "damc train --help"]),
+        (["train"], ["needs a PRESET, or --data", "damc train --help"]),
+        (["train", "digits-small", "--iterations", "-5"], ["iterations must be", "got -5"]),
+        (["train", "--preset", "digit-small"], ["did you mean 'digits-small'"]),
+        (["train", "digits-small", "--checkpoint-every", "0"], ["checkpoint-every must be"]),
+        (["sample", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
+        (["reconstruct", "nowhere", "--n", "-1"], ["n must be at least 1, got -1"]),
+        (["evaluate", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
+        (["transitions", "nowhere", "--chains", "0"], ["chains must be at least 1, got 0"]),
+        (["cost", "digits-small", "--rounds", "0"], ["rounds must be at least 1, got 0"]),
+        (["toy", "--iterations", "0"], ["iterations must be at least 1, got 0"]),
+        (["report", "nowhere"], ["no folder nowhere"]),
+        (["reconstruct", "nowhere"], ["no folder nowhere"]),
+        (["evaluate", "nowhere", "--features", "pixel-pca"], ["no folder nowhere"]),
+        (["transitions", "nowhere"], ["no folder nowhere"]),
+        (["cost", "digit-small"], ["did you mean 'digits-small'"]),
+        (["convert", "nowhere.pth"], ["nowhere.pth"]),
+        (["train-gan", "nowhere"], ["'nowhere' is neither"]),
+        (["train-gan", "digits", "--iterations", "-5"], ["iterations must be", "-5"]),
+        (["train-inversion", "nowhere"], ["nowhere"]),
+        (["train-inversion", "nowhere", "--iterations", "0"], ["iterations must be at least 1"]),
+        (["invert", "--decoder", "nowhere"], ["nowhere"]),
+        (["download", "imagenet"], ["'mnist', 'cifar10', 'svhn'", "'imagenet'"]),
+        (["download", "mnist", "--mirror", "ftp://x"], ["http or https"]),
+        (["reproduce", "nothing"], ["nothing"]),
         (["toy", "--iterations", "x"], ["--iterations must be a whole number, got 'x'; see"]),
         (["reproduce", "steps", "--minutes", "x"], ["--minutes must be a number, got 'x'; see"]),
         (["train", "digits-small", "--seed", "abc"], ["--seed", "whole number", "'abc'"]),
@@ -99,6 +122,22 @@ def test_pictures_of_mixed_sizes(damc: Any, tmp_path: Path) -> None:
         Image.fromarray(np.zeros((side, side), dtype=np.uint8)).save(tmp_path / f"{i}.png")
     done = damc("train", "digits-small", "--data", tmp_path, "--run", tmp_path / "run")
     refused(done, "differ in size", "8x8", "9x9")
+
+
+def test_files_that_commands_cannot_use(damc: Any, trained: Any, tmp_path: Path) -> None:
+    """A wrong shape, NaN, a corrupt picture and no picture, for commands with IMAGES."""
+    np.save(tmp_path / "shape.npy", np.full((2, 9, 9), 200, np.uint8))
+    np.save(tmp_path / "nan.npy", np.full((2, 8, 8), np.nan))
+    (tmp_path / "corrupt.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing more")
+    (tmp_path / "text.txt").write_text("text")
+    said = {"shape.npy": "1x9x9", "nan.npy": "NaN", "corrupt.png": "not a readable picture"}
+    said |= {"text.txt": "unknown format", "none": "does not exist"}
+    for name, words in said.items():
+        refused(damc("reconstruct", trained.folder, tmp_path / name), words)
+        refused(
+            damc("evaluate", trained.folder, "--unseen", tmp_path / name, "--n", 3),
+            words,
+        )
 
 
 def test_pixels_that_are_not_numbers(damc: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,38 @@ def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Pat
     assert again.code == 0 and "training" not in again.out
     codes = [np.load(folder / "codes.npy") for folder in (tmp_path, tmp_path / "again")]
     assert np.array_equal(*codes)
-    # An encoder alone is no sampler: the training goes on, and is not taken for finished.
+    # An encoder alone is no sampler, which is said before anything is trained.
+    before = (gan / "inversion" / "metrics.jsonl").read_bytes()
     longer = [*words, "--method", "damc", "--train-iterations", 2]
     refused(
         damc(*longer, "--out", tmp_path / "damc"),
-        "trained the encoder alone",
-        "more than 1000 iterations",
+        "train-iterations must be more than 1000",
+        "encoder alone, got 2",
     )
-    refused(damc("invert", "--decoder", gan / "inversion", "--n", 1), "got 2", "damc")
+    assert (gan / "inversion" / "metrics.jsonl").read_bytes() == before
+    refused(damc("invert", "--decoder", gan / "inversion", "--n", 1), "got 1", "damc")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--samples", 1], "samples must be 0, for none, or at least 2, got 1"),
+        (["--method", "enc", "--sampler", "langevin"], "sampler must be 'adam'"),
+        (["--rate", 0], "rate must be positive"),
+        (["--iterations", -5], "iterations must be at least 0, got -5"),
+        (["--n", 0], "n must be at least 1, got 0"),
+        (["--batch", 0], "batch must be at least 1, got 0"),
+        (["--train-iterations", 3], "train-iterations must be more than 1000"),
+        (["--out", "/proc/none"], "could not write in /proc/none"),
+    ],
+)
+def test_nothing_is_trained_for_what_is_refused(
+    damc: Any, gan: Path, tmp_path: Path, options: list[Any], said: str
+) -> None:
+    decoder = shutil.copytree(gan, tmp_path / "gan", ignore=lambda *_: ["inversion"])
+    done = damc("invert", "--decoder", decoder, *options)
+    refused(done, said)
+    assert "training" not in done.out and not (decoder / "inversion").exists()
 
 
 def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ def test_the_papers_kernel_has_its_own_steps(given: list[Any], tmp_path: Path) -
     assert (settings.kernel, settings.step_size, settings.steps) == ("langevin", 0.1, 50)
 
 
+def test_a_short_run_is_tested_shortly_and_says_so(
+    given: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Toy(out=tmp_path, iterations=5, kernel="mala").run()
+    settings = given[0][1]["settings"]
+    assert (settings.samples, settings.long_steps, settings.kernel) == (400, 200, "mala")
+    assert "a short run: tests on 4 observations with 400 samples" in capsys.readouterr().out
+    Toy(out=tmp_path, iterations=100).run()
+    assert given[1][1]["settings"] == ToySettings()
+    assert "short" not in capsys.readouterr().out
+
+
 def test_the_command_line_reads_its_options() -> None:
     words = ["--seed=3", "--out=a/b", "--prior=gaussian", "--iterations=7", "--threads=2"]
     expected = Toy(3, Path("a/b"), "gaussian", "independence", 7, 2)

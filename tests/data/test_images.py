@@ -347,13 +347,6 @@ def test_color_and_grayscale_together(tmp_path: Path) -> None:
     assert (luma - scaled(wanted)).abs().max() < 1.01 / 127.5
 
 
-def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path) -> None:
-    deep = RNG.integers(0, 2**16, (8, 8)).astype(np.uint16)
-    Image.fromarray(deep).save(tmp_path / "x.png")
-    x = whole(load_images(tmp_path / "x.png"))
-    assert torch.equal(x[0, 0], scaled((deep >> 8).astype(np.uint8)))
-
-
 def test_size_crops_the_centre_square_then_resizes(tmp_path: Path) -> None:
     array = np.zeros((1, 3, 20, 32), np.uint8)
     array[..., 6:26] = 200  # exactly the center square

@@ -55,6 +55,21 @@ def test_a_report_holds_everything_in_one_file(tmp_path: Path) -> None:
     assert ("viewport" in [attributes.get("name") for _, attributes in page.tags]) is True
 
 
+def test_a_page_has_a_verdict_words_for_settings_and_parts_that_open(tmp_path: Path) -> None:
+    settings = {"config": {"settings": {"sigma": 0.3, "some_new": None, "noise_negatives": True}}}
+    sections = [Section("Settings", settings=settings, collapsed=True, names=True)]
+    path = write_report(tmp_path / "report.html", "A run", sections, "Learned: <all> of it.")
+    page = Page(path)
+    assert page.open == [] and "Learned: <all> of it." in page.texts
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("details") == 1 and tags.count("summary") == 1 and "open" not in tags
+    for text in ("sigma, standard deviation of the likelihood", "config.settings.sigma"):
+        assert text in page.texts
+    for text in ("some new", "none", "prior chains from N(0, I) too", "yes"):
+        assert text in page.texts
+    assert "max-width: 60rem; margin: 0 auto" not in path.read_text()  # the whole window
+
+
 def test_no_text_can_become_markup_or_fetch_anything(tmp_path: Path) -> None:
     evil = "<script src='http://example.org/x.js'></script>\"'&amp;"
     picture = image_grid(torch.zeros(1, 1, 8, 8), tmp_path / "grid.png")

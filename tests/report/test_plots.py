@@ -84,6 +84,11 @@ def test_texts_take_room_and_never_overlap_the_images(tmp_path: Path) -> None:
     assert labeled.shape[0] > plain.shape[0]
     assert (labeled[:82] == 255).all()
     assert (labeled[82:] < 128).any()
+    named = read(image_grid(images, tmp_path / "d.png", 1, scale=20, names=["first", "second"]))
+    room = named.shape[1] - read(image_grid(images, tmp_path / "e.png", 1, scale=20)).shape[1]
+    assert room > 20 and (named[:, :room] < 128).any() and (named[:, room:] == 255).all()
+    with pytest.raises(BadInput, match="as many as the 2 rows, got 1"):
+        image_grid(images, tmp_path / "f.png", 1, names=["first"])
     timed = read(strips(images[:, None], tmp_path / "c.png", scale=20, times=[0, 10]))
     assert (timed[:18] < 128).any()
     assert (timed[20:] == 255).all()

@@ -15,10 +15,8 @@ __all__ = ["mixed_folder", "picture", "write_png16"]
 def picture(i: int, width: int, height: int) -> np.ndarray:
     """A smooth color picture, uint8 (H, W, 3), with something of its own in each corner."""
     rng = np.random.default_rng(i)
-    y, x = np.mgrid[0:1 : height * 1j, 0:1 : width * 1j]
-    waves = [
-        np.sin(2 * np.pi * (a * x + b * y) + c) for a, b, c in rng.uniform(0, 1.5, (3, 3))
-    ]
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    waves = [np.sin(2 * np.pi * (a * x + b * y) + c) for a, b, c in rng.uniform(0, 1.5, (3, 3))]
     return np.uint8(np.clip(np.stack(waves, -1) * 110 + 128, 0, 255))
 
 
@@ -61,9 +59,11 @@ def mixed_folder(folder: Path, count: int = 40) -> Path:
         image = Image.fromarray(pixels)
         if kind == "12bit.png":
             deep = np.rint(pixels[..., 0] / 255 * 4095).astype(np.uint16)
-            deep[:8, :8], deep[-8:, -8:] = 0, 4095
-            deep[height // 2 - 4 :, : width // 2][:8] = 4095
-            deep[height // 2 - 4 :, width // 2 :][:8] = 0
+            # A black and a white square in the middle, which no crop removes.
+            side = min(width, height) // 4
+            top, left = height // 2, width // 2
+            deep[top : top + side, left : left + side] = 4095
+            deep[top - side : top, left - side : left] = 0
             Image.fromarray(deep).save(path)
         elif kind == "rgba.png":
             alpha = np.full((height, width, 1), 255, np.uint8)
