@@ -35,7 +35,7 @@ def fit(
     learner: Learner,
     data: Any,
     *,
-    iterations: int,
+    iterations: int | None = None,
     run: str | Path | None = None,
     batch: int = 128,
     seed: int = 0,
@@ -63,8 +63,10 @@ def fit(
     Args:
         learner: anything with `Learner.step`; it is trained in place and returned.
         data: `Images`, an array, a data set, a name or path that `load_images` takes, or any
-            iterable of batches (see `Stream`).
-        iterations: the total number, counting those that the learner or the folder has had.
+            iterable of batches (see `Stream`). Pictures of a folder or a CSV file are brought to
+            the size of the learner's networks.
+        iterations: the total number, counting those that the learner or the folder has had; by
+            default that of the learner's schedules, `learner.settings.horizon`.
         run: the run folder; None keeps nothing on disk.
         batch: images an iteration, over all processes together.
         seed: of the order of the data and of every draw.
@@ -89,6 +91,10 @@ def fit(
         Diverged: when something is no longer finite; names it and the last good checkpoint.
         KeyboardInterrupt: after Ctrl-C, when the iteration under way was finished and saved.
     """
+    if iterations is None:
+        iterations = int(getattr(learner.settings, "horizon", 1))
+        if iterations <= 1:
+            raise BadInput("iterations must be given for a learner without schedules, got none")
     if iterations < 1 or checkpoint_every < 1 or log_every < 1 or hook_every < 1:
         raise BadInput(
             "iterations, checkpoint_every, log_every and hook_every must be at least 1, got "
@@ -101,7 +107,7 @@ def fit(
             f"the learner has had {learner.iteration} iterations, and {iterations} counts them: "
             "give a larger number"
         )
-    source = open_data(data)
+    source = open_data(data, None if learner.networks is None else learner.networks.shape)
     place = open_place(accelerator, devices, precision)
     folder = None
     if run is not None:
@@ -171,10 +177,19 @@ def build(settings: dict[str, Any]) -> Learner:
         raise BadInput(f"the run's settings describe no {name} learner: {error}") from error
 
 
-def open_data(data: Any) -> Images | Stream:
-    """Whatever the user calls data, as something batches can be drawn from."""
+def open_data(data: Any, shape: tuple[int, int, int] | None = None) -> Images | Stream:
+    """Whatever the user calls data, as something batches can be drawn from.
+
+    Args:
+        data: see `fit`.
+        shape: (C, H, W) that pictures of a folder or a CSV file are brought to.
+    """
     if isinstance(data, Images | Stream):
         return data
+    if isinstance(data, str | Path) and shape is not None:
+        path = Path(data).expanduser()
+        if path.is_dir() or (path.is_file() and path.suffix.lower() == ".csv"):
+            return load_images(path, size=shape[1:], channels=shape[0])
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if isinstance(data, str | Path) or (indexed and not _is_batches(data)):
         return load_images(data)

@@ -67,7 +67,7 @@ def test_a_short_run_is_tested_shortly_and_says_so(
     assert "a short run: tests on 4 observations with 400 samples" in capsys.readouterr().out
     Toy(out=tmp_path, iterations=100).run()
     assert given[1][1]["settings"] == ToySettings()
-    assert "short" not in capsys.readouterr().out
+    assert "a short run" not in capsys.readouterr().out
 
 
 def test_the_command_line_reads_its_options() -> None:
