@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["preset_for"]
+__all__ = ["AUTO", "preset_for"]
 
 import math
 from collections.abc import Sequence
 
 from damc.learn.presets import Preset, laptop_recipe
 from damc.nets.sizing import networks_for
+
+AUTO = "auto"
+"""The name of presets that are sized by the data."""
 
 _NUMBERS = 3 * 32 * 32  # in an image, up to which sigma is the small presets' own
 
@@ -49,7 +52,7 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     channels, high, wide = networks.shape
     about = f"sized for {count:,} images of {wide}x{high} in {'color' if channels > 1 else 'gray'}"
     return Preset(
-        "auto",
+        AUTO,
         about,
         data,
         networks,

@@ -106,7 +106,7 @@ def _section(section: Section) -> str:
             f"<td>{escape(value)}</td>"
             + (f'<td class="name">{escape(name)}</td>' if section.names else "")
             + "</tr>"
-            for name, value in _flat(section.settings)
+            for name, value in _flat(section.settings, digits=6 if section.names else 4)
         )
         parts.append(f'<div class="table"><table>\n{rows}\n</table></div>')
     if section.pictures:
@@ -124,25 +124,25 @@ def _figure(caption: str, picture: Path) -> str:
     )
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(settings: Mapping[str, Any], prefix: str = "", digits: int = 6) -> list[tuple[str, str]]:
     """Dotted names and printed values."""
     rows = []
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            rows += _flat(value, f"{prefix}{name}.")
+            rows += _flat(value, f"{prefix}{name}.", digits)
         else:
-            rows.append((f"{prefix}{name}", _shown(value)))
+            rows.append((f"{prefix}{name}", _shown(value, digits)))
     return rows
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, digits: int) -> str:
     if value is None or value == {}:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return ", ".join(_shown(item, digits) for item in value)
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _inline(picture: Path) -> str:

@@ -26,11 +26,10 @@ def verdict(
         energies: at latent points, by where they come from; "data" are those of images.
         training_mse: the error on training images in the last iterations.
     """
-    said = [_reconstructions(table, training_mse)]
-    sampled = _energies(energies or {})
-    if sampled:
-        said.append(sampled)
-    return " ".join(said)
+    said = _reconstructions(table, training_mse)
+    if said.startswith("Not trained"):
+        return said  # whose energies say nothing yet
+    return f"{said} {_energies(energies or {})}".rstrip()
 
 
 def _reconstructions(table: Mapping[str, Any], training_mse: float | None) -> str:

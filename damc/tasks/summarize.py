@@ -13,6 +13,7 @@ import torch
 
 from damc.errors import Diverged
 from damc.learn.learner import Learner
+from damc.learn.sizing import AUTO
 from damc.report import plots
 from damc.report.measured import keep, kept
 from damc.report.page import Section, write_report
@@ -115,7 +116,10 @@ def summarize(
     if scan:
         sections.insert(1, Section("Images", settings=scan))
     sections.append(Section("Settings", settings=run.config, collapsed=True, names=True))
-    title = f"damc: {run.config.get('preset') or learner.name} at iteration {learner.iteration:,}"
+    name = run.config.get("preset") or learner.name
+    if name == AUTO and unseen is not None:
+        name = unseen.images.name
+    title = f"damc: {name} at iteration {learner.iteration:,}"
     return Summary(table, pictures, write_report(run.path / "report.html", title, sections, told))
 
 
