@@ -15,3 +15,7 @@ class Unable(BadInput, NotImplementedError):
 
 class Diverged(RuntimeError):
     """A log-density, gradient, sample or loss is not finite any more; the message says which."""
+
+
+class NoSplit(BadInput):
+    """The data have no images of the split that was asked for."""

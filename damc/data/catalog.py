@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from damc.data import formats, pictures
-from damc.errors import BadInput
+from damc.errors import BadInput, NoSplit
 
 __all__ = ["CATALOG", "Description", "Found", "data_root", "describe", "find", "suggest"]
 
@@ -182,7 +182,7 @@ class Raw:
         if not here:
             looked = ", ".join(str(root / folder) for folder in self.folders)
             names = ", ".join(names[0] for names in self.files[split])
-            raise BadInput(
+            raise NoSplit(
                 f"the {split} files of {self.name} ({names}) are in none of {looked}: {self.get}"
             )
         images, labels = zip(*[self.read(path) for path in here], strict=True)
@@ -210,7 +210,7 @@ class Folder:
         paths = self._locate(root, split)
         if not paths:
             looked = ", ".join(str(root / folder) for folder in self.folders)
-            raise BadInput(f"no {split} pictures of {self.name} in any of {looked}: {self.get}")
+            raise NoSplit(f"no {split} pictures of {self.name} in any of {looked}: {self.get}")
         crop = self.crops.get(pictures.size_of(paths[0]))
         note = "" if crop is None else f"center crop of {crop} pixels"
         return Found(paths, note=note, size=self.size, crop=crop)

@@ -17,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from damc.data import catalog, sources
+from damc.data import catalog, items, sources
 from damc.data.pixels import Reading
 from damc.data.scan import Scan
+from damc.data.shaping import Loaded, Shaping
+from damc.data.stores import Store
 from damc.errors import BadInput
 
 __all__ = ["Images", "heldout_split", "load_images"]
@@ -40,7 +42,7 @@ class Images:
 
     def __init__(
         self,
-        store: sources.Store,
+        store: Store,
         *,
         name: str,
         labels: Tensor | None = None,
@@ -169,7 +171,7 @@ def load_images(
         raise BadInput(f"size and crop must be positive numbers of pixels, got {size} and {crop}")
     if reading is None:
         reading = Reading(background, value_range, skip_corrupt=skip_corrupt)
-    shaping = sources.Shaping(size, crop, channels, reading)
+    shaping = Shaping(size, crop, channels, reading)
     store, name, labels, note, scan = _load(source, root, split, shaping)
     return Images(store, name=name, labels=labels, note=note, scan=scan)
 
@@ -206,14 +208,12 @@ def heldout_split(images: Images, digit: int, train: bool) -> Images:
     return images.subset(test[rng.permutation(len(test))])
 
 
-def _load(
-    source: Any, root: str | Path | None, split: str, shaping: sources.Shaping
-) -> sources.Loaded:
+def _load(source: Any, root: str | Path | None, split: str, shaping: Shaping) -> Loaded:
     if isinstance(source, Path):
         return sources.from_path(source, split, shaping)
     if isinstance(source, str):
         if source.startswith("hub:"):
-            return sources.from_hub(source, split, shaping)
+            return items.from_hub(source, split, shaping)
         if source in catalog.CATALOG:
             return sources.from_found(catalog.find(source, root, split), source, shaping)
         path = Path(source).expanduser()
@@ -232,7 +232,7 @@ def _load(
     if isinstance(source, list) and source and all(isinstance(x, str | Path) for x in source):
         return sources.from_files([Path(x) for x in source], "list", "", shaping)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        return sources.from_items(source, type(source).__name__, shaping)
+        return items.from_items(source, type(source).__name__, shaping)
     raise BadInput(
         f"images cannot be loaded from a {type(source).__name__}: give a name, a path, an array, "
         "a list of pictures or a data set with __len__ and __getitem__ (batches go in a Stream)"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from damc.errors import BadInput
+from damc.errors import BadInput, NoSplit
 
 __all__ = ["Listing", "read_listing"]
 
@@ -55,7 +55,7 @@ def read_listing(path: Path, split: str) -> Listing:
         wanted = (split, *VALIDATION) if split == "test" else (split,)
         rows = [row for row in rows if _cell(row, part, path).lower() in wanted]
     if not rows:
-        raise BadInput(f"{path} lists no pictures of the split {split!r}")
+        raise NoSplit(f"{path} lists no pictures of the split {split!r}")
     listed = [Path(_cell(row, column or 0, path)).expanduser() for row in rows]
     paths = [name if name.is_absolute() else path.parent / name for name in listed]
     missing = [name for name in paths if not name.is_file()]

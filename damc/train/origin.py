@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from damc.data import Division, Images, Reading, divide, heldout_split, load_images
-from damc.errors import BadInput
+from damc.errors import BadInput, NoSplit
 from damc.files import write_atomically
 from damc.train.run import Run
 
@@ -131,7 +131,7 @@ class Origin:
         if self.division is None:
             try:
                 return images, Unseen(self._load("test"), "test images", ""), None
-            except BadInput as error:
+            except NoSplit as error:
                 untested = str(error)
             if self.test_fraction == 0:
                 return images, Unseen(images, "training images", untested), None

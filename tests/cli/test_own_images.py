@@ -205,3 +205,16 @@ def test_a_preset_holds_images_out_too(damc: Any, trained: Any, tmp_path: Path) 
     assert done.code == 0 and "3 held-out images" in done.out, done.err
     done = damc(*words, *trained.tiny, "--run", "all", "--test-fraction", 0, cwd=tmp_path)
     assert done.code == 0 and "No verdict on unseen images" in done.out, done.err
+
+
+def test_test_images_that_cannot_be_read_are_not_passed_over(damc: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        (tmp_path / "in" / part).mkdir(parents=True)
+        for i in range(3):
+            pixels = rng.integers(0, 256, (8, 8), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "in" / part / f"{i}.png")
+    broken = tmp_path / "in" / "test" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:70])
+    refused(damc("train", "--data", "in", cwd=tmp_path), "test/1.png", "--skip-corrupt")
+    assert not (tmp_path / "runs").exists()
