@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BadInput", "Diverged", "Unable"]
+__all__ = ["BadInput", "Diverged", "NoSplit", "Unable"]
 
 
 class BadInput(ValueError):

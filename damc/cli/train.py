@@ -216,9 +216,13 @@ class Train:
 
     def _reading(self) -> Reading:
         from damc.data import Reading
+        from damc.data.catalog import CATALOG
 
         return Reading(
-            self.background, self.value_range, skip_corrupt=self.skip_corrupt, check=True
+            self.background,
+            self.value_range,
+            skip_corrupt=self.skip_corrupt,
+            check=self.data is not None and self.data not in CATALOG,
         )
 
     def _show(self, training: Training) -> None:

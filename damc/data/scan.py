@@ -74,6 +74,17 @@ class Scan:
         rows["bits"] = _counted(self.bits)
         return rows
 
+    def multiplied(self, count: int) -> Scan:
+        """The scan of `count` pictures that are all like the one scanned."""
+        return replace(
+            self,
+            count=count,
+            converted=dict.fromkeys(self.converted, count),
+            sizes=dict.fromkeys(self.sizes, count),
+            channels=dict.fromkeys(self.channels, count),
+            bits=dict.fromkeys(self.bits, count),
+        )
+
     def fit(self, size: tuple[int, int] | None) -> Scan:
         """The same, with what is done to the sizes: `size` is (height, width), or None."""
         if size is None or set(self.sizes) == {(size[1], size[0])}:

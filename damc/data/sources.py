@@ -55,7 +55,8 @@ def from_found(found: catalog.Found, name: str, shaping: Shaping) -> Loaded:
     note = found.note if shaping.crop is None else ""
     size = found.size if shaping.size in (None, "auto") else shaping.size
     fitted = replace(shaping, size=size or shaping.size, crop=shaping.crop or found.crop)
-    return from_files(found.images, name, note, fitted)
+    look = fitted.reading.check or fitted.reading.skip_corrupt
+    return from_files(found.images, name, note, fitted, look=look)
 
 
 def from_array(
@@ -97,10 +98,24 @@ def from_files(
     note: str,
     shaping: Shaping,
     labels: NDArray[np.int64] | None = None,
+    *,
+    look: bool = True,
 ) -> Loaded:
-    """Picture files, looked through first and decoded when asked for."""
+    """Picture files, looked through first and decoded when asked for.
+
+    Args:
+        paths: the files.
+        name: of all of them.
+        note: what to say about them.
+        shaping: what is done with each.
+        labels: one for each file.
+        look: False takes all to be like the first, which is quick for the hundreds of thousands of
+            a published set.
+    """
     show = shaping.reading.check and sys.stderr.isatty()
-    good, scan = scan_pictures(paths, shaping.reading, progress=show)
+    good, scan = scan_pictures(paths if look else paths[:1], shaping.reading, progress=show)
+    if not look:
+        good, scan = paths, scan.multiplied(len(paths))
     if labels is not None and len(good) < len(paths):
         kept = set(good)
         labels = labels[[path in kept for path in paths]]

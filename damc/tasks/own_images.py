@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from damc.data import Reading, load_images
+from damc.data.catalog import CATALOG
 from damc.errors import BadInput
 from damc.learn.presets import PRESETS, Preset, Recipe
 from damc.learn.sizing import preset_for
@@ -27,7 +28,8 @@ def plan(
 ) -> tuple[Preset, Origin]:
     """Networks and settings for a source of images, and where the images come from.
 
-    Every picture is looked at once, so that one that cannot be read is found before training.
+    Every picture of one's own is looked at once, so that one that cannot be read is found before
+    training; published sets are not.
 
     Args:
         source: a folder, a file, a name or a Hub set, as `damc.data.load_images` takes it.
@@ -37,7 +39,7 @@ def plan(
         reading: how files and arrays are read.
         test_fraction: the share that is held out, of a source without test images.
     """
-    reading = replace(reading or Reading(), check=True)
+    reading = replace(reading or Reading(), check=source not in CATALOG)
     images = load_images(source, root=root, size=size or "auto", reading=reading)
     if images.scan is not None:
         reading = replace(reading, bits=images.scan.depths)
@@ -77,8 +79,9 @@ def resumed(folder: Path, source: str | None = None, root: Path | None = None) -
     networks, training = run.config.get("config", {}).get("networks"), run.config.get("training")
     if known is None or networks is None or not isinstance(training, dict):
         raise BadInput(f"{folder} must be a run of damc train, got another: resume it from Python")
-    reading = replace(known.reading, check=True)
-    origin = replace(known, source=source or known.source, reading=reading, division=None)
+    source = source or known.source
+    reading = replace(known.reading, check=source not in CATALOG)
+    origin = replace(known, source=source, reading=reading, division=None)
     name, settings = str(run.config.get("preset")), run.config["config"]["settings"]
     if name in PRESETS:
         preset = PRESETS[name]

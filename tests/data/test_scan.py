@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from damc.data import Reading, load_images
+from damc.data import Reading, load_images, pictures
+from damc.data.pictures import survey
 from damc.data.scan import common_size
 from damc.errors import BadInput
 from tests.reference.pictures import mixed_folder
@@ -102,3 +103,18 @@ def test_any_aspect_is_cut_from_the_center(tmp_path: Path) -> None:
     assert x.shape == (1, 1, 10, 20)
     rows = x[0, 0].mean(1)
     assert rows[4:6].min() > 0.8 and rows[:2].max() < -0.8 and rows[-2:].max() < -0.8
+
+
+def test_published_folders_are_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have hundreds of thousands of pictures; their first stands for all."""
+    (tmp_path / "ffhq").mkdir()
+    for i in range(5):
+        Image.fromarray(np.full((256, 256, 3), 50 * i, np.uint8)).save(tmp_path / f"ffhq/{i}.png")
+    seen = []
+    monkeypatch.setattr(pictures, "survey", lambda path, *a, **k: seen.append(path) or survey(path))
+    images = load_images("ffhq", root=tmp_path)
+    assert len(images) == 5 and [path.name for path in seen] == ["0.png"]
+    assert images.scan is not None and images.scan.table["sizes"] == "all 256x256"
+    assert torch.allclose(images.batch(torch.tensor([4])).mean(), torch.tensor(200 / 127.5 - 1))
