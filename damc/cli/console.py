@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["at_least_one", "device", "rank", "say", "shown", "stopped", "table", "use_threads"]
+__all__ = [
+    "at_least_one",
+    "check_writable",
+    "device",
+    "rank",
+    "say",
+    "shown",
+    "stopped",
+    "table",
+    "use_threads",
+]
 
 import os
 import sys
@@ -83,6 +93,15 @@ def at_least_one(**numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise BadInput(f"{name.replace('_', '-')} must be at least 1, got {value}")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuses a folder in which nothing can be written, before there is work to lose."""
+    from damc.errors import BadInput
+
+    near = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise BadInput(f"could not write in {folder}: {near} is no folder that can be written to")
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from damc.cli.console import stopped, use_threads
+from damc.cli.console import at_least_one, stopped, use_threads
 from damc.cli.options import Option
 from damc.cli.summary import show_summary
 
@@ -91,20 +91,18 @@ class TrainGAN:
 
     def run(self) -> None:
         """Trains, then prints a table of how it went."""
-        from damc.errors import BadInput
         from damc.inversion.gan import GANSettings
         from damc.inversion.gan_training import DECODER, plan_gan
 
         use_threads(self.threads)
-        counts = {
-            "batch": self.batch,
-            "devices": self.devices,
-            "samples": self.samples,
-            "pictures-every": self.pictures_every,
-        }
-        for name, value in counts.items():
-            if value is not None and value < 1:
-                raise BadInput(f"{name} must be at least 1, got {value}")
+        at_least_one(
+            iterations=self.iterations,
+            batch=self.batch,
+            devices=self.devices,
+            samples=self.samples,
+            checkpoint_every=self.checkpoint_every,
+            pictures_every=self.pictures_every,
+        )
         settings = GANSettings(
             r1=self.r1,
             r1_every=self.r1_every,

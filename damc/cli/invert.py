@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from damc.cli.console import at_least_one, device, say, shown, stopped, table
+from damc.cli.console import at_least_one, check_writable, device, say, shown, stopped, table
 from damc.cli.options import Option
 
 if TYPE_CHECKING:
@@ -182,7 +182,6 @@ class Invert:
 
     def run(self) -> None:
         """Inverts, prints the errors, writes codes, pictures and tables."""
-        from damc.files import on_disk
         from damc.inversion.invert import decoder_images, invert_images, write_found
         from damc.inversion.methods import check_options
         from damc.inversion.prepare import prepare
@@ -204,9 +203,7 @@ class Invert:
         source = open_source(self.decoder, device(self.device))
         images = self._images(source)
         out = self.out or source.output_folder / self.method
-        if self.out is not None:
-            with on_disk("write in", out):
-                out.mkdir(parents=True, exist_ok=True)
+        check_writable(out)
         parts = prepare(
             source,
             self.method,

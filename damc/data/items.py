@@ -30,8 +30,8 @@ def from_items(items: Any, name: str, shaping: Shaping, labels: Tensor | None = 
     probes = sorted({int(i) for i in np.linspace(0, count - 1, min(count, 64))})
     arranged = [_item(items[i], f"item {i} of {name}", reading) for i in probes]
     low, high = min(p.low for p in arranged), max(p.high for p in arranged)
-    given = reading.value_range
-    if given is None and all(p.images.dtype.kind == "u" and p.high == 255 for p in arranged):
+    asked = reading.ask and reading.value_range is None
+    if asked and all(p.images.dtype.kind == "u" and p.high == 255 for p in arranged):
         arrays.check_used(max(int(p.images.max()) for p in arranged), f"the {name} given")
 
     def fetch(i: int) -> NDArray[Any]:

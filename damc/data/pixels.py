@@ -49,6 +49,7 @@ class Reading:
             missing.
         skip_corrupt: leave out picture files that cannot be read, instead of refusing all.
         check: decode every picture file before the first is used.
+        ask: refuse whole numbers that use only a small part of 0 to 255, to ask for their range.
     """
 
     background: str = "white"
@@ -56,6 +57,7 @@ class Reading:
     bits: Mapping[str, int] = field(default_factory=dict)
     skip_corrupt: bool = False
     check: bool = False
+    ask: bool = True
 
     def __post_init__(self) -> None:
         if self.background not in BACKGROUNDS:

@@ -63,7 +63,8 @@ def from_array(
     array: NDArray[Any], labels: NDArray[Any] | None, name: str, note: str, shaping: Shaping
 ) -> Loaded:
     """An array of images in any layout that `arrays.arrange` knows."""
-    arranged = arrays.arrange(array, name, shaping.reading.value_range)
+    reading = shaping.reading
+    arranged = arrays.arrange(array, name, reading.value_range, ask=reading.ask)
     store: Store = ArrayStore(arranged.images, arranged.low, arranged.high)
     scan = _array_scan(arranged, store)
     shaping = shaping.settled(scan)

@@ -97,11 +97,9 @@ class Origin:
         return self._parts[2]
 
     def load(self, paths: tuple[Path, ...]) -> list[Images]:
-        """Other images for the same networks."""
-        return [
-            replace(self, source=str(path), division=None, loaded=None)._load("all")
-            for path in paths
-        ]
+        """Other images for the same networks, read as those trained on: a few may well be dark."""
+        other = replace(self, reading=replace(self.reading, ask=False), division=None, loaded=None)
+        return [replace(other, source=str(path))._load("all") for path in paths]
 
     def remember(self, folder: str | Path) -> None:
         """Writes down in a run folder where the images are, and which are held out."""

@@ -109,7 +109,7 @@ def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Pat
         (["--n", 0], "n must be at least 1, got 0"),
         (["--batch", 0], "batch must be at least 1, got 0"),
         (["--train-iterations", 3], "train-iterations must be more than 1000"),
-        (["--out", "/proc/none"], "could not write in /proc/none"),
+        (["--out", "/etc/hostname/none"], "could not write in /etc/hostname/none"),
     ],
 )
 def test_nothing_is_trained_for_what_is_refused(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from damc.data import load_images
+from damc.data import Reading, load_images
 from damc.errors import BadInput
+from damc.train.origin import Origin
 
 RNG = np.random.default_rng(3)
 
@@ -39,6 +40,15 @@ def test_dark_items_are_asked_about_but_one_dark_picture_of_many_is_not() -> Non
     assert whole(dark, value_range=(0, 16)).max() == 1
     assert len(whole([*dark, np.full((8, 8), 255, np.uint8)])) == 5
     assert len(whole(np.zeros((3, 8, 8), np.uint8))) == 3  # black throughout: nothing to ask
+
+
+def test_a_run_reads_dark_images_as_it_read_those_before(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((2, 8, 8), 16, np.uint8))
+    (images,) = Origin("", (1, 8, 8)).load((tmp_path / "x.npy",))
+    assert torch.allclose(images.batch(torch.arange(2)), torch.tensor(16 / 127.5 - 1))
+    ranged = Origin("", (1, 8, 8), reading=Reading(value_range=(0, 16)))
+    (images,) = ranged.load((tmp_path / "x.npy",))
+    assert torch.equal(images.batch(torch.arange(2)), torch.ones(2, 1, 8, 8))
 
 
 def test_sixteen_bit_arrays_span_the_bits_they_use(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def take(iterator: Iterator[Any], n: int) -> list[Any]:
     seed=st.integers(0, 5),
 )
 def test_a_batch_depends_on_its_number_only(count: int, size: int, start: int, seed: int) -> None:
-    images = load_images(np.arange(count, dtype=np.uint8)[:, None, None])
+    images = load_images(np.arange(count, dtype=np.uint8)[:, None, None], value_range=(0, 255))
     straight = take(batches(images, size, seed=seed, flip=True), start + 5)
     resumed = take(batches(images, size, seed=seed, start=start, flip=True), 5)
     for (x, index), (x2, index2) in zip(straight[start:], resumed, strict=True):
