@@ -35,7 +35,7 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     grown = max(1.0, math.sqrt(numbers / _NUMBERS))
     sigma = min(1.0, 0.3 * grown)
     step_size = 0.1 * min(1.0, sigma / (0.3 * grown) * 2)
-    large = max(networks.shape[1:])
+    large = math.sqrt(networks.shape[1] * networks.shape[2])
     batch = 128 if large <= 32 else 64 if large <= 64 else 32 if large <= 128 else 16
     iterations = 50 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
     convolutional = networks.decoder["kind"] != "mlp"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from damc import DAMC
+from damc import DAMC, fit
+from damc.errors import BadInput
 from damc.learn import find_method
 from damc.learn.sizing import preset_for
 
@@ -35,3 +40,16 @@ def test_a_learner_for_data_trains_on_them(method: str) -> None:
 def test_an_array_is_taken_as_it_is() -> None:
     x = torch.rand(12, 1, 9, 11)
     assert DAMC.for_data(x).sample(2).shape == (2, 1, 9, 11)
+
+
+def test_a_folder_of_any_sizes_is_fitted_for_the_learners_own_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for i, side in enumerate((9, 12, 14, 11)):
+        Image.fromarray(rng.integers(0, 256, (side, side), np.uint8)).save(tmp_path / f"{i}.png")
+    quick = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "start_steps": 1, "horizon": 2}
+    learner = DAMC.for_data(tmp_path, **quick)
+    assert learner.networks is not None and learner.networks.shape == (1, 8, 8)
+    fit(learner, tmp_path, progress=False)
+    assert learner.iteration == 2
+    with pytest.raises(BadInput, match="iterations must be given"):
+        fit(DAMC.for_data(tmp_path, **{**quick, "horizon": 1}), tmp_path)
