@@ -63,6 +63,8 @@ class Reading:
         if self.background not in BACKGROUNDS:
             known = " or ".join(BACKGROUNDS)
             raise BadInput(f"background must be {known}, got {self.background!r}")
+        if not all(bits in DEPTHS for bits in self.bits.values()):
+            raise BadInput(f"bits must be {', '.join(map(str, DEPTHS))}, got {dict(self.bits)}")
         if self.value_range is not None:
             low, high = map(float, self.value_range)
             if not -np.inf < low < high < np.inf:

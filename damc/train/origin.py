@@ -179,16 +179,26 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
         data["heldout"],
         data["resize"],
         root if root is not None or known is None else Path(known),
-        Reading(**data.get("reading", {})),
-        data.get("test_fraction", 0.1),
+        *_how_read(run.path, data),
         read_division(run.path),
     )
 
 
+def _how_read(path: Path, data: dict[str, Any]) -> tuple[Reading, float]:
+    """How a run's settings say that its images were read, and which share was held out."""
+    reading, fraction = data.get("reading", {}), data.get("test_fraction", 0.1)
+    try:
+        return Reading(**reading), float(fraction)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadInput(
+            f"{path} must say how its images were read, got {reading!r:.60}: {error}"
+        ) from error
+
+
 def recall_scan(folder: str | Path) -> dict[str, str]:
     """What was found in a run's images when it was begun, in words; empty if nothing is known."""
-    scan = _read(Path(folder) / MEMORY).get("scan", {})
-    return {str(name): str(value) for name, value in scan.items()}
+    scan = _read(Path(folder) / MEMORY).get("scan")
+    return {str(k): str(v) for k, v in scan.items()} if isinstance(scan, dict) else {}
 
 
 def read_division(folder: str | Path) -> Division | None:

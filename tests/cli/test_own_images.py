@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from damc.data import load_images
+from damc.errors import BadInput
 from damc.train.origin import recall
 from damc.train.run import Run
 from tests.reference.pictures import mixed_folder
@@ -218,3 +219,14 @@ def test_test_images_that_cannot_be_read_are_not_passed_over(damc: Any, tmp_path
     broken.write_bytes(broken.read_bytes()[:70])
     refused(damc("train", "--data", "in", cwd=tmp_path), "test/1.png", "--skip-corrupt")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [5, {"background": "red"}, {"bits": {"PNG": "12"}}, {"bits": 3}, {"color": 1}],
+)
+def test_a_forged_way_of_reading_is_one_sentence(tmp_path: Path, reading: object) -> None:
+    data = {"name": "digits", "heldout": None, "resize": False, "reading": reading}
+    run = Run(tmp_path, {"data": data, "config": {"networks": {"shape": [1, 8, 8]}}})
+    with pytest.raises(BadInput, match="must say how its images were read"):
+        recall(run)
