@@ -102,13 +102,15 @@ class Training:
     @contextmanager
     def _remembered(self) -> Iterator[None]:
         """Writes down the images before the first iteration; nothing stays of a refused run."""
-        begun = (self.folder / "config.json").is_file()
+        if (self.folder / "config.json").is_file():
+            yield  # what a run in the folder remembers stays, until its training has gone on
+            return
         made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.origin.remember(self.folder)
         try:
             yield
         except BaseException:
-            if not begun and not (self.folder / "config.json").is_file():
+            if not (self.folder / "config.json").is_file():
                 for name in (MEMORY, HELD_OUT):
                     (self.folder / name).unlink(missing_ok=True)
                 for path in made:

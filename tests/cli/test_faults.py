@@ -166,6 +166,15 @@ def test_a_folder_with_another_run(
     assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
 
 
+def test_a_folder_with_a_run_on_other_images(damc: Any, trained: Any, copied: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
+    np.save(copied.parent / "x.npy", x)
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    done = damc(*trained.words, "--run", copied, "--data", copied.parent / "x.npy")
+    refused(done, "other settings", "data")
+    assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+
+
 def test_a_folder_with_another_models_weights(damc: Any, trained: Any, copied: Path) -> None:
     """Weights that are intact, but of other networks than the settings describe."""
     config = (copied / "config.json").read_text()
