@@ -57,6 +57,9 @@ class Evaluate:
     cache: Annotated[Path | None, Option("DIR")] = None
     """Cache folder for statistics of real images; ~/.cache/damc/statistics if not given."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -65,7 +68,9 @@ class Evaluate:
         from damc.tasks.evaluate import evaluate_run
         from damc.tasks.trained import Trained
 
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         found, files = evaluate_run(
             trained,
             features=self.features,
@@ -110,6 +115,9 @@ class Transitions:
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -118,7 +126,9 @@ class Transitions:
         from damc.tasks.trained import Trained
         from damc.tasks.transitions import transitions_run
 
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         found, pictures, files = transitions_run(
             trained,
             steps=self.steps,

@@ -28,6 +28,10 @@ class Train:
     """The learning method; `damc methods` lists them. Every method takes every preset's
     networks."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """A function that makes a learner with networks of your own, in place of the preset's networks
+    and method; it is imported from the working folder or the installed packages."""
+
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder; if not given, runs/PRESET, or runs/PRESET-METHOD for other methods than damc.
     If it holds this run already, training is resumed."""
@@ -121,6 +125,7 @@ class Train:
             changes=changes,
             pictures_every=self.pictures_every,
             loop=loop,
+            module=self.module,
         )
         try:
             summary = training.run()

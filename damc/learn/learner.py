@@ -5,20 +5,30 @@ from __future__ import annotations
 __all__ = ["Learner", "count"]
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from damc.errors import BadInput, Diverged, Unable
-from damc.latent import EnergyPrior, LatentModel
+from damc.figures import images
+from damc.hub import upload
+from damc.latent import EnergyPrior, LatentModel, check_model
+from damc.learn.describe import count, describe, describe_model, parts_of
+from damc.learn.history import TrainingHistory
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
 from damc.nets.networks import Networks
+from damc.published import write_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Self = TypeVar("Self", bound="Learner")
 
@@ -47,6 +57,10 @@ class Learner(nn.Module):
             "energy" of x; "reconstruction".
         stage_learners: attributes that are learners themselves, the one with the model first.
         chains: those that `step` runs, by name.
+        copies: submodules that follow another one, such as an EMA copy: training needs them, and
+            a published model does not.
+        history: what was logged in training.
+        provenance: how it was trained, plain values: data, settings, command, results.
     """
 
     name: ClassVar[str]
@@ -56,6 +70,7 @@ class Learner(nn.Module):
     inference: ClassVar[str | None] = None
     score: ClassVar[str | None] = None
     stage_learners: ClassVar[tuple[str, ...]] = ()
+    copies: ClassVar[Mapping[str, str]] = {}
     iteration: int
 
     def __init__(
@@ -70,6 +85,8 @@ class Learner(nn.Module):
         self.iteration = 0
         self.optimizers = Optimizers() if settings is None else Optimizers(settings.clip)
         self.chains: dict[str, Chain] = {}
+        self.history = TrainingHistory()
+        self.provenance: dict[str, Any] = {}
         if model is not None:
             self._modules["model"] = model  # behind the property of that name
 
@@ -105,16 +122,18 @@ class Learner(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """Plain values from which `from_config` builds this learner again."""
-        networks = None if self.networks is None else asdict(self.networks)
-        return {"networks": networks, "settings": asdict(self.settings)}
+        settings = asdict(self.settings)
+        if self.networks is None:
+            return {"networks": None, "modules": describe(self), "settings": settings}
+        return {"networks": asdict(self.networks), "settings": settings}
 
     @classmethod
     def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
         if config.get("networks") is None:
             raise BadInput(
-                "this run was trained with networks of your own: build the same learner and "
-                "call its load_state_dict with the weights"
+                "this run was trained with networks of your own: build the same learner and give "
+                "it as learner=, or --module PACKAGE.MODULE:FACTORY on the command line"
             )
         return cls.build(Networks(**config["networks"]), cls.settings_type(**config["settings"]))
 
@@ -292,6 +311,71 @@ class Learner(nn.Module):
         score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
         return score
 
+    def plot(
+        self,
+        n: int = 16,
+        *,
+        source: str | None = None,
+        columns: int = 8,
+        generator: torch.Generator | None = None,
+        path: str | Path | None = None,
+    ) -> Figure:
+        """Samples as a matplotlib figure; `sample` explains the arguments, `path` saves it."""
+        samples = self.sample(n, source=source, generator=generator)
+        return images(samples, columns=columns, path=path)
+
+    def check_networks(self, x: Tensor) -> None:
+        """Raises `BadInput` if a module does not fit the images x ``(B, C, H, W)`` or another."""
+        if type(self.model) is LatentModel:
+            check_model(self.model, x)
+
+    def save(self, folder: str | Path, *, half: bool = False) -> Path:
+        """Writes the model into a folder that `damc.load` reads: weights, settings, a card.
+
+        What only training needs (optimizers, EMA copies) stays out; a run folder has it.
+
+        Args:
+            folder: the folder, made if it is not there.
+            half: store the weights in 16 bits.
+        """
+        return write_model(folder, self.published_state(), describe_model(self), half=half)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        message: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Uploads the model to the Hugging Face Hub with a generated card; returns its address.
+
+        Args:
+            repository: "owner/name"; it is made if it is not there.
+            private: make it private.
+            message: of the commit.
+            token: of the Hub; by default the one you logged in with.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return upload(folder, repository, private=private, message=message, token=token)
+
+    def published_state(self) -> dict[str, Tensor]:
+        """The weights without those of `copies`."""
+        left_out = tuple(f"{name}." for name in self.copies)
+        state: dict[str, Tensor] = self.state_dict()
+        return {k: t for k, t in state.items() if not left_out or not k.startswith(left_out)}
+
+    def load_published(self, state: Mapping[str, Tensor]) -> None:
+        """Takes the weights of `published_state`; the copies start where the others are."""
+        full = dict(state)
+        for copy, of in self.copies.items():
+            start = f"{of}."
+            full |= {
+                f"{copy}.{k[len(start) :]}": t for k, t in state.items() if k.startswith(start)
+            }
+        self.load_state_dict(full)
+
     def update(self, name: str, loss: Tensor) -> Tensor:
         """One step of the optimizer `name` down `loss`; returns the norm of the gradient."""
         return self.optimizers.step(name, loss, self.iteration)
@@ -330,7 +414,7 @@ class Learner(nn.Module):
                 raise Diverged(f"{name} is {value} at iteration {self.iteration}")
         return dict(zip(names, values, strict=True))
 
-
-def count(parameters: Iterable[Tensor]) -> int:
-    """How many numbers a network learns."""
-    return sum(p.numel() for p in parameters)
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {count(m.parameters()):,}" for name, m in parts_of(self).items())
+        total = count(p for p in self.parameters() if p.requires_grad)
+        return f"{type(self).__name__}(iteration {self.iteration:,}; {total:,} parameters: {parts})"

@@ -20,6 +20,7 @@ from damc.learn.damc import DAMCSettings
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset
 from damc.randomness import global_seed
+from damc.tasks.modules import learner_from
 from damc.tasks.summarize import Summary, draw_pictures, summarize
 from damc.train.loop import fit
 from damc.train.origin import Origin, Unseen
@@ -42,6 +43,8 @@ class Training:
         pictures_every: iterations between pictures; by default ten times in a run, not
             more often than every hundred.
         loop: further options of `damc.fit`.
+        module: "package.module:factory" that makes a learner with networks of your own, in place
+            of the preset's.
     """
 
     preset: Preset
@@ -54,13 +57,12 @@ class Training:
     changes: dict[str, Any] = field(default_factory=dict)
     pictures_every: int | None = None
     loop: dict[str, Any] = field(default_factory=dict)
+    module: str | None = None
 
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
         images, unseen = self.origin.train(), self.origin.unseen()
-        kind = find_method(self.method)
-        with global_seed(self.seed):
-            learner = kind.from_preset(self.preset, **self._schedule(), **self.changes)
+        learner = self._learner()
         fit(
             learner,
             images,
@@ -69,7 +71,7 @@ class Training:
             batch=self.preset.batch if self.batch is None else self.batch,
             seed=self.seed,
             flip=self.preset.flip,
-            preset=self.preset.name,
+            preset=self.preset.name if self.module is None else None,
             origin=self.origin.settings,
             hook=lambda learner, run, k: self._watch(learner, unseen, k),
             hook_every=self.pictures_every or max(100, self.iterations // 10),
@@ -79,6 +81,18 @@ class Training:
             return None
         self.origin.remember(self.folder)
         return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
+
+    def _learner(self) -> Learner:
+        if self.module is not None:
+            if self.changes:
+                raise BadInput(
+                    "settings must be changed in the factory of --module, got --set "
+                    f"{' '.join(self.changes)}"
+                )
+            return learner_from(self.module, seed=self.seed)
+        kind = find_method(self.method)
+        with global_seed(self.seed):
+            return kind.from_preset(self.preset, **self._schedule(), **self.changes)
 
     def _schedule(self) -> dict[str, int]:
         """Learning rates and stages follow this run's iterations, unless `changes` say otherwise;
