@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["download", "is_repository", "upload"]
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,12 @@ def download(repository: str, *, revision: str | None = None, token: str | None 
     hub = _huggingface_hub()
     try:
         folder = hub.snapshot_download(
-            repository, revision=revision, token=token, allow_patterns=list(FILES)
+            repository,
+            revision=revision,
+            token=token,
+            allow_patterns=list(FILES),
+            endpoint=_variable("HF_ENDPOINT"),
+            cache_dir=_variable("HF_HUB_CACHE"),
         )
     except Exception as error:  # every failure of the network or the Hub ends here
         if not _is_refusal(error):
@@ -67,7 +73,7 @@ def upload(
     """
     if not is_repository(repository):
         raise BadInput(f"repository must be 'owner/name', got {repository!r}")
-    api = _huggingface_hub().HfApi(token=token)
+    api = _huggingface_hub().HfApi(_variable("HF_ENDPOINT"), token)
     try:
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.upload_folder(
@@ -94,6 +100,11 @@ def _huggingface_hub() -> Any:
             "huggingface_hub must be installed to use the Hub: pip install 'damc[hub]'"
         ) from error
     return huggingface_hub
+
+
+def _variable(name: str) -> str | None:
+    """An environment variable as it is now; huggingface_hub reads it once, when it is imported."""
+    return os.environ.get(name) or None
 
 
 def _is_refusal(error: Exception) -> bool:

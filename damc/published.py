@@ -1,7 +1,7 @@
 """A published model: a folder with weights, settings and a card, as the Hub and wheels hold it.
 
 ```
-FOLDER/model.safetensors    the weights, in 32 or 16 bits
+FOLDER/model.safetensors    the weights, in 32, 16 or 8 bits
 FOLDER/config.json          how to build the model, how it was trained, the digest of the weights
 FOLDER/README.md            the card, made out of config.json
 ```
@@ -18,8 +18,10 @@ __all__ = [
     "Published",
     "is_published",
     "make_card",
+    "packed",
     "read_config",
     "read_model",
+    "unpacked",
     "write_model",
 ]
 
@@ -38,6 +40,7 @@ from damc.files import load_weights, on_disk, to_safetensors, write_atomically
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CARD)
+_SCALE = ":scale"
 FORMAT = 1
 """Version of the layout above; another one is refused, not guessed at."""
 
@@ -59,7 +62,7 @@ def write_model(
     weights: Mapping[str, Tensor],
     config: Mapping[str, Any],
     *,
-    half: bool = False,
+    bits: int = 32,
 ) -> Path:
     """Writes a model and its card into a folder.
 
@@ -67,16 +70,15 @@ def write_model(
         folder: the folder, made if it is not there.
         weights: tensors by name.
         config: plain values: "learner", "config", "iteration", and what the card tells.
-        half: store 32-bit tensors in 16 bits.
+        bits: of a stored number: 32, 16 or 8, see `packed`.
     """
     folder = Path(folder)
-    stored = {name: _half(name, t) if half else t for name, t in weights.items()}
-    blob = to_safetensors(stored)
+    blob = to_safetensors(packed(weights, bits))
     full = {
         "format": FORMAT,
         "damc": _version(),
         **config,
-        "precision": "half" if half else "single",
+        "bits": bits,
         "sha256": hashlib.sha256(blob).hexdigest(),
     }
     try:
@@ -124,10 +126,47 @@ def read_model(folder: str | Path, *, sha256: str | None = None) -> Published:
     if "sha256" not in config:
         raise BadInput(f"{folder / CONFIG} must give the sha256 of {WEIGHTS}, got none")
     weights = load_weights(folder / WEIGHTS)
-    return Published(
-        config,
-        {name: t.float() if t.dtype == torch.float16 else t for name, t in weights.items()},
-    )
+    return Published(config, unpacked(weights))
+
+
+def packed(weights: Mapping[str, Tensor], bits: int) -> dict[str, Tensor]:
+    """Weights as they are stored.
+
+    With 16 bits, 32-bit tensors are rounded to half precision. With 8, matrices are whole numbers
+    from -127 to 127 and, under ``NAME:scale``, a factor for each row; the rest has 16 bits.
+
+    Args:
+        weights: tensors by name.
+        bits: 32, 16 or 8.
+    """
+    if bits not in (32, 16, 8):
+        raise BadInput(f"bits must be 32, 16 or 8, got {bits}")
+    stored: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if bits == 32 or tensor.dtype != torch.float32:
+            stored[name] = tensor
+        elif bits == 8 and tensor.ndim > 1:
+            scale = tensor.detach().abs().flatten(1).amax(1).clamp(min=1e-30) / 127
+            rows = scale.view(-1, *[1] * (tensor.ndim - 1))
+            stored[name] = (tensor.detach() / rows).round().to(torch.int8)
+            stored[f"{name}{_SCALE}"] = scale
+        else:
+            stored[name] = tensor.half()
+            if not bool(torch.isfinite(stored[name]).all()):
+                raise BadInput(f"bits must be 32 for weights beyond 65,504, got such in {name}")
+    return stored
+
+
+def unpacked(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in 32 bits from what `packed` gave."""
+    weights: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        scale = stored.get(f"{name}{_SCALE}")
+        if scale is not None:
+            weights[name] = tensor.float() * scale.view(-1, *[1] * (tensor.ndim - 1))
+        elif not name.endswith(_SCALE):
+            weights[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
+    return weights
 
 
 def make_card(config: Mapping[str, Any]) -> str:
@@ -171,7 +210,7 @@ def make_card(config: Mapping[str, Any]) -> str:
         "",
         "## Hash",
         "",
-        f"sha256 of `{WEIGHTS}` ({config['precision']} precision): `{config['sha256']}`",
+        f"sha256 of `{WEIGHTS}` ({config['bits']} bits a weight): `{config['sha256']}`",
         "",
     ]
     return "\n".join(lines)
@@ -194,15 +233,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " x ".join(map(str, value))
     return str(value)
-
-
-def _half(name: str, tensor: Tensor) -> Tensor:
-    if tensor.dtype != torch.float32:
-        return tensor
-    small = tensor.half()
-    if not bool(torch.isfinite(small).all()):
-        raise BadInput(f"half must be False for weights beyond 65,504, got such in {name}")
-    return small
 
 
 def _version() -> str:

@@ -65,8 +65,11 @@ COMMANDS = {
     "presets": Command("damc.cli.lists:Presets", "", "list the presets of `train`"),
     "methods": Command("damc.cli.lists:Methods", "", "list the learning methods of `train`"),
     "data": Command("damc.cli.lists:Data", "", "list the named data sets, and which are found"),
+    "models": Command("damc.cli.models:Models", "[NAME]", "list the models that come with damc"),
+    "package": Command("damc.cli.models:Package", "RUN", "make a small model folder of a run"),
+    "push": Command("damc.cli.models:Push", "RUN OWNER/NAME", "upload a model to the Hub"),
     "convert": Command(
-        "damc.cli.convert:Convert", "FILE", "convert published .pth weights to .safetensors"
+        "damc.cli.convert:Convert", "FILE", "convert the authors' checkpoints, published weights"
     ),
     "toy": Command("damc.cli.toy:Toy", "", "the paper's two-dimensional example"),
 }

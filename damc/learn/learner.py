@@ -329,16 +329,16 @@ class Learner(nn.Module):
         if type(self.model) is LatentModel:
             check_model(self.model, x)
 
-    def save(self, folder: str | Path, *, half: bool = False) -> Path:
+    def save(self, folder: str | Path, *, bits: int = 32) -> Path:
         """Writes the model into a folder that `damc.load` reads: weights, settings, a card.
 
         What only training needs (optimizers, EMA copies) stays out; a run folder has it.
 
         Args:
             folder: the folder, made if it is not there.
-            half: store the weights in 16 bits.
+            bits: of a stored weight: 32, 16 or 8.
         """
-        return write_model(folder, self.published_state(), describe_model(self), half=half)
+        return write_model(folder, self.published_state(), describe_model(self), bits=bits)
 
     def push_to_hub(
         self,
