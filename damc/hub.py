@@ -34,7 +34,7 @@ def download(repository: str, *, revision: str | None = None, token: str | None 
         revision: a branch, tag or commit; the newest of the main branch by default.
         token: of the Hub; by default the one you logged in with.
     """
-    hub = _huggingface_hub()
+    hub = _huggingface_hub(repository)
     try:
         folder = hub.snapshot_download(
             repository,
@@ -73,7 +73,7 @@ def upload(
     """
     if not is_repository(repository):
         raise BadInput(f"repository must be 'owner/name', got {repository!r}")
-    api = _huggingface_hub().HfApi(_variable("HF_ENDPOINT"), token)
+    api = _huggingface_hub(repository).HfApi(_variable("HF_ENDPOINT"), token)
     try:
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.upload_folder(
@@ -92,12 +92,13 @@ def upload(
     return str(commit.commit_url)
 
 
-def _huggingface_hub() -> Any:
+def _huggingface_hub(repository: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
         raise BadInput(
-            "huggingface_hub must be installed to use the Hub: pip install 'damc[hub]'"
+            f"there is no folder {repository}, and to look for it on the Hub huggingface_hub must "
+            "be installed: pip install 'damc[hub]'"
         ) from error
     return huggingface_hub
 

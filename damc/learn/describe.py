@@ -13,7 +13,7 @@ from damc.amortize import Amortizer
 from damc.latent import LatentModel
 
 if TYPE_CHECKING:
-    from damc.learn.learner import Learner
+    from damc.learn.sharing import Shared
 
 
 def count(parameters: Iterable[Tensor]) -> int:
@@ -44,7 +44,7 @@ def describe(learner: nn.Module) -> dict[str, str]:
     }
 
 
-def describe_model(learner: Learner) -> dict[str, Any]:
+def describe_model(learner: Shared) -> dict[str, Any]:
     """What a published model says of itself: how to build it, and how it was trained."""
     return {
         "learner": learner.name,

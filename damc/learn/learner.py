@@ -5,35 +5,28 @@ from __future__ import annotations
 __all__ = ["Learner", "count"]
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.errors import BadInput, Diverged, Unable
-from damc.figures import images
-from damc.hub import upload
 from damc.latent import EnergyPrior, LatentModel, check_model
-from damc.learn.describe import count, describe, describe_model, parts_of
+from damc.learn.describe import count, describe
 from damc.learn.history import TrainingHistory
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
+from damc.learn.sharing import Shared
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
 from damc.nets.networks import Networks
-from damc.published import write_model
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Self = TypeVar("Self", bound="Learner")
 
 
-class Learner(nn.Module):
+class Learner(Shared):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
     A subclass writes `settings_from` and `build`, which set it up, `step`, one iteration, and
@@ -57,10 +50,7 @@ class Learner(nn.Module):
             "energy" of x; "reconstruction".
         stage_learners: attributes that are learners themselves, the one with the model first.
         chains: those that `step` runs, by name.
-        copies: submodules that follow another one, such as an EMA copy: training needs them, and
-            a published model does not.
         history: what was logged in training.
-        provenance: how it was trained, plain values: data, settings, command, results.
     """
 
     name: ClassVar[str]
@@ -70,8 +60,6 @@ class Learner(nn.Module):
     inference: ClassVar[str | None] = None
     score: ClassVar[str | None] = None
     stage_learners: ClassVar[tuple[str, ...]] = ()
-    copies: ClassVar[Mapping[str, str]] = {}
-    iteration: int
 
     def __init__(
         self,
@@ -82,11 +70,9 @@ class Learner(nn.Module):
         super().__init__()
         self.settings = settings
         self.networks = networks
-        self.iteration = 0
         self.optimizers = Optimizers() if settings is None else Optimizers(settings.clip)
         self.chains: dict[str, Chain] = {}
         self.history = TrainingHistory()
-        self.provenance: dict[str, Any] = {}
         if model is not None:
             self._modules["model"] = model  # behind the property of that name
 
@@ -311,70 +297,10 @@ class Learner(nn.Module):
         score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
         return score
 
-    def plot(
-        self,
-        n: int = 16,
-        *,
-        source: str | None = None,
-        columns: int = 8,
-        generator: torch.Generator | None = None,
-        path: str | Path | None = None,
-    ) -> Figure:
-        """Samples as a matplotlib figure; `sample` explains the arguments, `path` saves it."""
-        samples = self.sample(n, source=source, generator=generator)
-        return images(samples, columns=columns, path=path)
-
     def check_networks(self, x: Tensor) -> None:
         """Raises `BadInput` if a module does not fit the images x ``(B, C, H, W)`` or another."""
         if type(self.model) is LatentModel:
             check_model(self.model, x)
-
-    def save(self, folder: str | Path, *, bits: int = 32) -> Path:
-        """Writes the model into a folder that `damc.load` reads: weights, settings, a card.
-
-        What only training needs (optimizers, EMA copies) stays out; a run folder has it.
-
-        Args:
-            folder: the folder, made if it is not there.
-            bits: of a stored weight: 32, 16 or 8.
-        """
-        return write_model(folder, self.published_state(), describe_model(self), bits=bits)
-
-    def push_to_hub(
-        self,
-        repository: str,
-        *,
-        private: bool = False,
-        message: str | None = None,
-        token: str | None = None,
-    ) -> str:
-        """Uploads the model to the Hugging Face Hub with a generated card; returns its address.
-
-        Args:
-            repository: "owner/name"; it is made if it is not there.
-            private: make it private.
-            message: of the commit.
-            token: of the Hub; by default the one you logged in with.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(folder)
-            return upload(folder, repository, private=private, message=message, token=token)
-
-    def published_state(self) -> dict[str, Tensor]:
-        """The weights without those of `copies`."""
-        left_out = tuple(f"{name}." for name in self.copies)
-        state: dict[str, Tensor] = self.state_dict()
-        return {k: t for k, t in state.items() if not left_out or not k.startswith(left_out)}
-
-    def load_published(self, state: Mapping[str, Tensor]) -> None:
-        """Takes the weights of `published_state`; the copies start where the others are."""
-        full = dict(state)
-        for copy, of in self.copies.items():
-            start = f"{of}."
-            full |= {
-                f"{copy}.{k[len(start) :]}": t for k, t in state.items() if k.startswith(start)
-            }
-        self.load_state_dict(full)
 
     def update(self, name: str, loss: Tensor) -> Tensor:
         """One step of the optimizer `name` down `loss`; returns the norm of the gradient."""
@@ -413,8 +339,3 @@ class Learner(nn.Module):
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} at iteration {self.iteration}")
         return dict(zip(names, values, strict=True))
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {count(m.parameters()):,}" for name, m in parts_of(self).items())
-        total = count(p for p in self.parameters() if p.requires_grad)
-        return f"{type(self).__name__}(iteration {self.iteration:,}; {total:,} parameters: {parts})"
