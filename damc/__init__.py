@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
     from damc.sampling.sample import Draws, sample
+    from damc.train.callbacks import EarlyStopping, StopTraining
     from damc.train.loop import fit
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ _PLACES = {
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
     "damc.sampling.sample": ("Draws", "sample"),
+    "damc.train.callbacks": ("EarlyStopping", "StopTraining"),
     "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
@@ -57,6 +59,7 @@ __all__ = [
     "BadInput",
     "Diverged",
     "Draws",
+    "EarlyStopping",
     "EnergyPrior",
     "Gaussian",
     "History",
@@ -69,6 +72,7 @@ __all__ = [
     "Posterior",
     "State",
     "StepInfo",
+    "StopTraining",
     "Underdamped",
     "anneal",
     "distill",

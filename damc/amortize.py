@@ -251,8 +251,8 @@ class Amortizer(nn.Module):
         embedded: Tensor = self.encoder(x)
         if embedded.shape != (len(x), self.denoiser.embedding):
             raise BadInput(
-                f"the encoder gave shape {tuple(embedded.shape)}, "
-                f"wanted ({len(x)}, {self.denoiser.embedding})"
+                f"the encoder {type(self.encoder).__name__} must give embeddings of shape "
+                f"({len(x)}, {self.denoiser.embedding}), got {tuple(embedded.shape)}"
             )
         return embedded
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,14 @@ from torch.optim.swa_utils import AveragedModel
 from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
 from damc.errors import BadInput, Diverged
+from damc.figures import curves
 from damc.kernels.base import Kernel, State
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass
+
+@dataclass(repr=False)
 class History:
     """What `distill` saw in every iteration."""
 
@@ -41,6 +45,31 @@ class History:
     def save(self, path: str | Path) -> None:
         """Writes the history as JSON."""
         Path(path).write_text(json.dumps(asdict(self)))
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Every quantity over the iterations, as a matplotlib figure; saved where a path is given.
+
+        Args:
+            path: a PNG to write as well.
+        """
+        lists = {name: values for name, values in vars(self).items() if isinstance(values, list)}
+        shown = {name: values for name, values in lists.items() if values}
+        if not shown:
+            raise BadInput("history must have an iteration to plot, got none")
+        length = max(map(len, shown.values()))
+        records = [
+            {"iteration": k + 1, **{name: v[k] for name, v in shown.items() if k < len(v)}}
+            for k in range(length)
+        ]
+        return curves(records, path=path)
+
+    def __repr__(self) -> str:
+        if not self.loss:
+            return "History(no iterations)"
+        return (
+            f"History({len(self.loss)} iterations, last loss {self.loss[-1]:.4g}, "
+            f"{self.gradient_calls:,} gradient calls)"
+        )
 
 
 def amortizer_step(
@@ -167,7 +196,7 @@ def distill(
         raise BadInput(f"starts must have shape (N, {q.dim}), got {tuple(starts.shape)}")
     if contexts is None and q.encoder is not None:
         raise BadInput("this amortizer has a context: give distill the contexts to learn from")
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     average = EMA(q, ema)
     weights = [p for p in q.parameters() if p.requires_grad]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["EnergyPrior", "ImagePosterior", "LatentModel", "Posterior"]
+__all__ = [
+    "EnergyPrior",
+    "ImagePosterior",
+    "LatentModel",
+    "Posterior",
+    "check_encoder",
+    "check_model",
+    "energies",
+]
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from damc.amortize import Amortizer
 from damc.density import Target, WithGradient, as_log_prob, value_and_grad
 from damc.errors import BadInput
 from damc.fast.frozen import freezes, frozen
 from damc.fast.gradients import has_rule, pullback, without_shuffle
+from damc.randomness import global_seed
 
 
 class EnergyPrior(nn.Module):
@@ -38,17 +49,20 @@ class EnergyPrior(nn.Module):
 
     def energy_of(self, z: Tensor) -> Tensor:
         """E(z), ``(B, d)`` to ``(B,)``; zero without an energy."""
-        return z.new_zeros(len(z)) if self.energy is None else _flat(self.energy, self.energy(z), z)
+        return (
+            z.new_zeros(len(z)) if self.energy is None else energies(self.energy, self.energy(z), z)
+        )
 
 
-def _flat(energy: nn.Module, values: Tensor, z: Tensor) -> Tensor:
-    """Energies ``(B,)`` of a network that may give them as a column."""
-    if values.shape == (len(z), 1):
+def energies(energy: nn.Module, values: Tensor, z: Tensor) -> Tensor:
+    """What a network gave for points z ``(B, d)`` as energies ``(B,)``; it may be a column."""
+    shape = getattr(values, "shape", None)
+    if shape == (len(z), 1):
         return values.squeeze(1)
-    if values.shape != (len(z),):
+    if shape != (len(z),):
         raise BadInput(
             f"the energy {type(energy).__name__} must give one number for each point, shape "
-            f"({len(z)},) or ({len(z)}, 1), got {tuple(values.shape)}"
+            f"({len(z)},) or ({len(z)}, 1), got {_given(values)}"
         )
     return values
 
@@ -65,7 +79,7 @@ def _frozen_prior(prior: EnergyPrior) -> WithGradient | None:
 
     def value_and_grad(z: Tensor) -> tuple[Tensor, Tensor]:
         values, pull = evaluate(z)
-        value = _flat(energy, values, z)
+        value = energies(energy, values, z)
         minus = torch.full_like(values, -1.0)
         return torch.add(-value, z.square().sum(1), alpha=-0.5), pull(minus).sub_(z)
 
@@ -134,6 +148,7 @@ class LatentModel(nn.Module):
     def squared_error(self, x: Tensor, z: Tensor) -> Tensor:
         """|x - g(z)|^2 summed over all pixels and channels, ``(B,)``."""
         image: Tensor = self.decoder(z)
+        _check_image(self.decoder, image, x)
         return (x - image).square().flatten(1).sum(1)
 
     def log_likelihood(self, x: Tensor, z: Tensor) -> Tensor:
@@ -184,6 +199,7 @@ def _frozen_image_posterior(posterior: ImagePosterior) -> WithGradient | None:
         nonlocal x
         value, grad = value_and_grad(prior, z)
         image, pull = decode(z)
+        _check_image(decoder, image, x)
         if x.stride() != image.stride():
             x = torch.empty_like(image).copy_(x)  # once, to lie in memory as the images do
         error = x - image
@@ -194,3 +210,63 @@ def _frozen_image_posterior(posterior: ImagePosterior) -> WithGradient | None:
         return value - norm.square() / (2 * variance), grad
 
     return WithGradient(posterior, gradient)
+
+
+def check_model(model: LatentModel, x: Tensor) -> None:
+    """Raises `BadInput` if decoder or energy do not fit images x ``(B, ...)``, and names which.
+
+    Both run once, in evaluation mode, on two points.
+    """
+    x = x[:2]
+    z = x.new_zeros(len(x), model.latent_dim)
+    _check_image(model.decoder, _try("decoder", model.decoder, z), x)
+    energy = model.prior.energy
+    if energy is not None:
+        energies(energy, _try("energy", energy, z), z)
+
+
+def check_encoder(q: Amortizer, x: Tensor) -> None:
+    """Raises `BadInput` if the encoder of an amortizer does not fit images x ``(B, ...)``."""
+    if q.encoder is None:
+        raise BadInput(
+            "the amortizer must have an encoder of images to learn p(z | x), got context=None"
+        )
+    embedded = _try("encoder", q.encoder, x[:2])
+    wanted = (len(x[:2]), q.denoiser.embedding)
+    if getattr(embedded, "shape", None) != wanted:
+        raise BadInput(
+            f"the encoder {type(q.encoder).__name__} must give embeddings of shape {wanted}, the "
+            f"amortizer's `embedding`, got {_given(embedded)}"
+        )
+
+
+def _try(role: str, module: nn.Module, inputs: Tensor) -> Any:
+    """What a module gives in evaluation mode; its modes and torch's random state stay."""
+    modes = {part: part.training for part in module.modules()}
+    try:
+        with torch.no_grad(), global_seed(0, inputs.device):
+            return module.eval()(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadInput(
+            f"the {role} {type(module).__name__} must take inputs of shape {tuple(inputs.shape)}, "
+            f"got an error: {reason}"
+        ) from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+def _check_image(decoder: nn.Module, image: Any, x: Tensor) -> None:
+    if getattr(image, "shape", None) != x.shape:
+        raise BadInput(
+            f"the decoder {type(decoder).__name__} must give images of shape {tuple(x.shape)}, "
+            f"as the data are, got {_given(image)}"
+        )
+
+
+def _given(value: Any) -> str:
+    """What a module returned, in words."""
+    if isinstance(value, Tensor):
+        return f"shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -244,7 +244,10 @@ Q = make(3)
         (lambda: Q.loss(torch.ones(4, 3), torch.ones(4, 3)), r"shape \(B, 2\)"),
         (lambda: Q.loss(torch.ones(4, 2), torch.ones(5, 3)), "5 contexts for 4 points"),
         (lambda: Q.loss(torch.ones(4, 2), torch.ones(4, 3), p_uncond=2), "p_uncond must lie"),
-        (lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)), "encoder gave shape"),
+        (
+            lambda: make(nn.Linear(3, 5)).sample(x=torch.ones(2, 3)),
+            "encoder .* must give embeddings of shape",
+        ),
         (lambda: make(null="zero"), "null must be"),
         (lambda: EMA(Q, 0.0), "rate of an EMA"),
         (lambda: distill(make(), lambda z: z, Langevin(), iterations=1, fresh=2.0), "fresh must"),

@@ -24,7 +24,7 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -40,12 +40,15 @@ from damc.data import Images
 from damc.errors import BadInput
 from damc.files import load_weights, to_safetensors, write_atomically
 from damc.learn import Learner
-from damc.train.loop import load as load_learner
+from damc.train.loading import find_folder
+from damc.train.loading import load as load_learner
 from damc.train.origin import recall
 from damc.train.run import Run
 
 if TYPE_CHECKING:
     from damc.anomaly.detector import AnomalyDetector
+
+AnyLearner = TypeVar("AnyLearner", bound=Learner)
 
 MEMORY = "detector.json"
 """The file that makes a folder a saved detector."""
@@ -56,11 +59,50 @@ FORMAT = 3
 """What the numbers in it mean; another number where scores of the same images have changed."""
 
 
-def load(folder: str | Path, device: torch.device | str | None = None) -> Learner | AnomalyDetector:
-    """What a folder holds: the detector that `AnomalyDetector.save` wrote, or the learner of a
-    run with its newest weights."""
-    if not (Path(folder) / MEMORY).is_file():
-        return load_learner(folder, device)
+@overload
+def load(
+    source: str | Path,
+    device: torch.device | str | None = None,
+    *,
+    learner: AnyLearner,
+    revision: str | None = None,
+    sha256: str | None = None,
+) -> AnyLearner: ...
+
+
+@overload
+def load(
+    source: str | Path,
+    device: torch.device | str | None = None,
+    *,
+    revision: str | None = None,
+    sha256: str | None = None,
+) -> Any: ...
+
+
+def load(
+    source: str | Path,
+    device: torch.device | str | None = None,
+    *,
+    learner: Learner | None = None,
+    revision: str | None = None,
+    sha256: str | None = None,
+) -> Any:
+    """A trained learner, or the detector that `AnomalyDetector.save` wrote.
+
+    Args:
+        source: a run folder, whose newest weights are taken; a folder that `Learner.save` or
+            `AnomalyDetector.save` wrote; the name of a packaged model (`damc models` lists them);
+            or "owner/name" on the Hugging Face Hub, from the cache where there is no network.
+        device: where to compute; the CPU by default.
+        learner: for networks of your own, a learner with the same networks: it gets the weights
+            and is returned.
+        revision: of a repository of the Hub: a branch, tag or commit.
+        sha256: of the weights of a published model, as its card gives it; others are refused.
+    """
+    folder = find_folder(source, revision=revision)
+    if learner is not None or not (folder / MEMORY).is_file():
+        return load_learner(folder, device, learner=learner, sha256=sha256)
     from damc.anomaly.detector import AnomalyDetector
 
     return AnomalyDetector.from_run(folder, place=device)

@@ -72,8 +72,11 @@ COMMANDS = {
     "download": Command(
         "damc.cli.download:Download", "DATA", "fetch mnist, cifar10 or svhn, and check the files"
     ),
+    "models": Command("damc.cli.models:Models", "[NAME]", "list the models that come with damc"),
+    "package": Command("damc.cli.models:Package", "RUN", "make a small model folder of a run"),
+    "push": Command("damc.cli.models:Push", "RUN OWNER/NAME", "upload a model to the Hub"),
     "convert": Command(
-        "damc.cli.convert:Convert", "FILE", "convert published .pth weights to .safetensors"
+        "damc.cli.convert:Convert", "FILE", "convert the authors' checkpoints, published weights"
     ),
     "toy": Command("damc.cli.toy:Toy", "", "the paper's two-dimensional example"),
 }

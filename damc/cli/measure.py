@@ -58,6 +58,9 @@ class Evaluate:
     cache: Annotated[Path | None, Option("DIR")] = None
     """Cache folder for statistics of real images; ~/.cache/damc/statistics if not given."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -70,7 +73,9 @@ class Evaluate:
         features, missing = find_features(self.features, self.inception)
         if missing:
             say(f"note: {missing}")
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         found, files = evaluate_run(
             trained,
             features=features,
@@ -115,6 +120,9 @@ class Transitions:
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -124,7 +132,9 @@ class Transitions:
         from damc.tasks.transitions import transitions_run
 
         at_least_one(steps=self.steps, chains=self.chains)
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         found, pictures, files = transitions_run(
             trained,
             steps=self.steps,

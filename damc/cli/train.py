@@ -43,6 +43,10 @@ class Train:
     """The learning method, damc if not given; `damc methods` lists them. Every method takes every
     preset's networks."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """A function that makes a learner with networks of your own, in place of the preset's networks
+    and method; it is imported from the working folder or the installed packages."""
+
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder; if not given, runs/PRESET or runs/NAME of the data, with -METHOD for other
     methods than damc. If it holds this run already, training is resumed."""
@@ -212,6 +216,7 @@ class Train:
             pictures_every=self.pictures_every,
             loop=loop,
             resume=known is not None,
+            module=self.module,
         )
 
     def _reading(self) -> Reading:

@@ -18,8 +18,9 @@ from damc.cli.summary import show_summary
 class Sample:
     """Draw images from a trained run: a picture of them, and samples.npy."""
 
-    folder: Annotated[Path, Option("RUN", positional=True)]
-    """The run folder that `damc train` made."""
+    folder: Annotated[str, Option("RUN", positional=True)]
+    """The run folder that `damc train` made, a packaged model (`damc models` lists them), or
+    OWNER/NAME on the Hugging Face Hub."""
 
     n: Annotated[int, Option("N")] = 64
     """Number of images; the picture shows the first 256."""
@@ -35,7 +36,10 @@ class Sample:
     """Seed of the draws; the same seed gives the same images."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Output folder; RUN/samples if not given."""
+    """Output folder; RUN/samples if not given, and samples for a model that is no run folder."""
+
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
@@ -43,15 +47,17 @@ class Sample:
     def run(self) -> None:
         """Draws, and writes ``SOURCE.png`` and ``samples.npy``."""
         from damc.tasks.generate import generate, write_samples
-        from damc.train.loop import load
+        from damc.tasks.modules import learner_from
+        from damc.train.loading import load
 
         at_least_one(n=self.n)
-        learner = load(self.folder, device(self.device))
+        own = None if self.module is None else learner_from(self.module)
+        learner = load(self.folder, device(self.device), learner=own)
         images = generate(learner, self.n, source=self.source, steps=self.steps, seed=self.seed)
         source = self.source or learner.sources[0]
-        for caption, path in write_samples(
-            images, self.out or self.folder / "samples", source
-        ).items():
+        run = Path(self.folder)
+        out = self.out or (run / "samples" if run.is_dir() else Path("samples"))
+        for caption, path in write_samples(images, out, source).items():
             say(f"{path}  {caption}")
 
 
@@ -83,6 +89,9 @@ class Reconstruct:
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -92,7 +101,9 @@ class Reconstruct:
         from damc.tasks.trained import Trained
 
         at_least_one(n=self.n)
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         subjects = trained.subjects(self.images, resize=self.resize)
         found, files = reconstruct_run(
             trained,
@@ -129,6 +140,9 @@ class Report:
     seed: Annotated[int, Option("S")] = 0
     """Seed of the draws; the same seed gives the same pictures."""
 
+    module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
+    """For a run of your own networks: the function that makes the learner."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to compute."""
 
@@ -137,6 +151,8 @@ class Report:
         from damc.tasks.summarize import summarize
         from damc.tasks.trained import Trained
 
-        trained = Trained.open(self.folder, device=device(self.device), data_root=self.data_root)
+        trained = Trained.open(
+            self.folder, device=device(self.device), data_root=self.data_root, module=self.module
+        )
         summary = summarize(trained.learner, trained.run, trained.unseen, seed=self.seed)
         show_summary(self.folder, summary, {"preset": trained.name})

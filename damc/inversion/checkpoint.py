@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from damc.errors import BadInput
 from damc.files import load_weights, on_disk
 
-__all__ = ["fill", "read_checkpoint", "size_of"]
+__all__ = ["fill", "load_tensors", "read_checkpoint", "size_of"]
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
@@ -29,7 +29,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         return load_weights(path)
     if not path.is_file():
         raise BadInput(f"weights must be a .pth or .safetensors file, got no file at {path}")
-    found = _torch_load(path)
+    found = load_tensors(path)
     if not isinstance(found, Mapping):
         raise BadInput(f"{path} must hold a state dict of tensors, got {type(found).__name__}")
     state: dict[str, Tensor] = {}
@@ -41,6 +41,25 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             )
         state[key] = value.detach()
     return state
+
+
+def load_tensors(path: Path) -> Any:
+    """Whatever `torch.save` wrote of tensors and plain values; anything else is refused."""
+    with on_disk("read", path):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # A damaged file can fail in any way inside the reader, even by a seek to before its
+            # start (EINVAL); other errors of the system are not about the content.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            if "GLOBAL" in str(error):
+                why = "a file with objects other than tensors, which damc does not open"
+            else:
+                why = "a file that is truncated or was not written by torch.save"
+            raise BadInput(f"{path} must hold a state dict of tensors, got {why}") from error
 
 
 def fill(
@@ -84,24 +103,6 @@ def size_of(state: Mapping[str, Tensor], default: int, *places: tuple[str, int])
         state[key].shape[axis] for key, axis in places if key in state and axis < state[key].ndim
     ]
     return max(statistics.mode(found), 1) if found else default
-
-
-def _torch_load(path: Path) -> Any:
-    with on_disk("read", path):
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except MemoryError:
-            raise
-        except Exception as error:
-            # A damaged file can fail in any way inside the reader, even by a seek to before its
-            # start (EINVAL); other errors of the system are not about the content.
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:
-                raise
-            if "GLOBAL" in str(error):
-                why = "a file with objects other than tensors, which damc does not open"
-            else:
-                why = "a file that is truncated or was not written by torch.save"
-            raise BadInput(f"{path} must hold a state dict of tensors, got {why}") from error
 
 
 def _is_dense(value: Any) -> bool:

@@ -117,7 +117,7 @@ def invert_images(
         progress: show a progress bar, counting images.
         **options: further arguments of `damc.inversion.methods.invert`.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     for key, value in (("n", limit), ("batch", batch)):
         if value is not None and value < 1:

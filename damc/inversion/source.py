@@ -15,7 +15,7 @@ from damc.inversion.gan import GAN
 from damc.inversion.learner import Inversion
 from damc.inversion.stylegan import StyleDecoder, load_style_decoder, style_sizes
 from damc.tasks.trained import Subjects
-from damc.train.loop import load
+from damc.train.loading import load
 from damc.train.origin import Origin, recall
 from damc.train.run import Run
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from damc.amortize import Amortizer
 from damc.distillation import EMA
 from damc.kernels.langevin import Langevin
-from damc.latent import LatentModel
+from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
 from damc.learn.presets import Recipe
@@ -128,6 +128,7 @@ class DAMC(Learner):
     settings_type: ClassVar[Any] = DAMCSettings
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
+    copies: ClassVar[Mapping[str, str]] = {"target": "amortizer"}
     with_energy: ClassVar[bool] = True
 
     def __init__(
@@ -231,6 +232,11 @@ class DAMC(Learner):
     def amortized(self) -> bool:
         """It is."""
         return True
+
+    def check_networks(self, x: Tensor) -> None:
+        """Checks the encoder as well."""
+        super().check_networks(x)
+        check_encoder(self.amortizer, x)
 
     def first_guess(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """z ~ q(z | x) by few steps, and a single posterior move."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 __all__ = ["Learner", "count"]
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged, Unable
-from damc.latent import EnergyPrior, LatentModel
+from damc.latent import EnergyPrior, LatentModel, check_model
+from damc.learn.describe import count, describe
+from damc.learn.history import TrainingHistory
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
+from damc.learn.sharing import Shared
 from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
 from damc.nets.networks import Networks
@@ -25,7 +28,7 @@ from damc.nets.networks import Networks
 Self = TypeVar("Self", bound="Learner")
 
 
-class Learner(nn.Module):
+class Learner(Shared):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
     A subclass writes `settings_from` and `build`, which set it up, `step`, one iteration, and
@@ -49,6 +52,7 @@ class Learner(nn.Module):
             "energy" of x; "reconstruction".
         stage_learners: attributes that are learners themselves, the one with the model first.
         chains: those that `step` runs, by name.
+        history: what was logged in training.
     """
 
     name: ClassVar[str]
@@ -58,7 +62,6 @@ class Learner(nn.Module):
     inference: ClassVar[str | None] = None
     score: ClassVar[str | None] = None
     stage_learners: ClassVar[tuple[str, ...]] = ()
-    iteration: int
 
     def __init__(
         self,
@@ -69,9 +72,9 @@ class Learner(nn.Module):
         super().__init__()
         self.settings = settings
         self.networks = networks
-        self.iteration = 0
         self.optimizers = Optimizers() if settings is None else Optimizers(settings.clip)
         self.chains: dict[str, Chain] = {}
+        self.history = TrainingHistory()
         if model is not None:
             self._modules["model"] = model  # behind the property of that name
 
@@ -125,16 +128,18 @@ class Learner(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """Plain values from which `from_config` builds this learner again."""
-        networks = None if self.networks is None else asdict(self.networks)
-        return {"networks": networks, "settings": asdict(self.settings)}
+        settings = asdict(self.settings)
+        if self.networks is None:
+            return {"networks": None, "modules": describe(self), "settings": settings}
+        return {"networks": asdict(self.networks), "settings": settings}
 
     @classmethod
     def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
         if config.get("networks") is None:
             raise BadInput(
-                "this run was trained with networks of your own: build the same learner and "
-                "call its load_state_dict with the weights"
+                "this run was trained with networks of your own: build the same learner and give "
+                "it as learner=, or --module PACKAGE.MODULE:FACTORY on the command line"
             )
         return cls.build(Networks(**config["networks"]), cls.settings_type(**config["settings"]))
 
@@ -312,6 +317,11 @@ class Learner(nn.Module):
         score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
         return score
 
+    def check_networks(self, x: Tensor) -> None:
+        """Raises `BadInput` if a module does not fit the images x ``(B, C, H, W)`` or another."""
+        if type(self.model) is LatentModel:
+            check_model(self.model, x)
+
     def update(self, name: str, loss: Tensor) -> Tensor:
         """One step of the optimizer `name` down `loss`; returns the norm of the gradient."""
         return self.optimizers.step(name, loss, self.iteration)
@@ -349,8 +359,3 @@ class Learner(nn.Module):
             if not math.isfinite(value):
                 raise Diverged(f"{name} is {value} at iteration {self.iteration}")
         return dict(zip(names, values, strict=True))
-
-
-def count(parameters: Iterable[Tensor]) -> int:
-    """How many numbers a network learns."""
-    return sum(p.numel() for p in parameters)

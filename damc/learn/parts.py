@@ -30,7 +30,7 @@ from damc.amortize import Amortizer
 from damc.density import Target
 from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
-from damc.latent import LatentModel
+from damc.latent import LatentModel, energies
 from damc.learn.starts import Starts
 
 Metrics = dict[str, Tensor]
@@ -97,14 +97,14 @@ def energy_step(
     """One step of the energy: down at z_pos ``(B, d)``, up at z_neg ``(N, d)``.
 
     Args:
-        energy: E, ``(B, d)`` to ``(B,)``.
+        energy: E, ``(B, d)`` to ``(B,)`` or ``(B, 1)``.
         z_pos: samples of the posterior.
         z_neg: samples of the prior.
         update: `Learner.update`.
         penalty: weight of mean E^2 over both kinds of samples.
     """
     assert energy is not None
-    e_pos, e_neg = energy(z_pos), energy(z_neg)
+    e_pos, e_neg = (energies(energy, energy(z), z) for z in (z_pos, z_neg))
     difference = e_pos.mean() - e_neg.mean()
     loss = difference + penalty * (e_pos.square().mean() + e_neg.square().mean())
     return {

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from damc.errors import BadInput
+from damc.figures import curves as draw_curves
+from damc.figures import new_figure, png_of, tidy
 from damc.files import write_atomically
 from damc.report.words import CURVES
 
@@ -37,7 +39,7 @@ def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, 
     rows = list(dict.fromkeys(row for panel in panels.values() for row in panel))
     if not rows:
         raise BadInput("panels must have at least one value, got none")
-    figure = _figure(1.8 + 2.6 * len(panels), 1.0 + 0.32 * len(rows))
+    figure = new_figure(1.8 + 2.6 * len(panels), 1.0 + 0.32 * len(rows))
     shown = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axes, (title, panel) in zip(shown, panels.items(), strict=True):
         for i, row in enumerate(rows):
@@ -47,7 +49,7 @@ def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, 
                 axes.plot(values, [i] * len(values), "o", color="0.2", markersize=3)
         axes.set_title(title, fontsize=9)
         axes.set_yticks(range(len(rows)), rows)
-        _tidy(axes)
+        tidy(axes)
     shown[0].invert_yaxis()
     figure.supxlabel(label, fontsize=9)
     return _save(figure, path)
@@ -143,45 +145,7 @@ def curves(
         keys: which quantities; without it, every numeric one.
         title: text above the panels.
     """
-    numeric = [
-        key
-        for key in dict.fromkeys(key for record in metrics for key in record)
-        if key != "iteration" and any(_is_number(record.get(key)) for record in metrics)
-    ]
-    missing = [key for key in keys or () if key not in numeric]
-    if missing or not numeric:
-        raise BadInput(
-            f"keys must be among the numbers of the metrics, {', '.join(numeric) or 'none'}, "
-            f"got {', '.join(missing) or 'none'}"
-        )
-    shown = list(keys or numeric)
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    figure = _figure(4.2 * columns, 2.5 * rows + (0.4 if title else 0.0))
-    for i, key in enumerate(shown):
-        points = [
-            (record.get("iteration", number), record[key])
-            for number, record in enumerate(metrics)
-            if _is_number(record.get(key))
-        ]
-        x, y = np.array(points, dtype=float).T
-        axes = figure.add_subplot(rows, columns, i + 1)
-        window = max(1, len(y) // 25)
-        few = len(y) < 50
-        axes.plot(x, y, color=_COLORS[0], alpha=1.0 if few else 0.3, linewidth=1.0)
-        if few:
-            axes.plot(x, y, ".", color=_COLORS[0], markersize=4)
-        else:
-            axes.plot(x, _running_mean(y, window), color=_COLORS[0], linewidth=1.8)
-        if y.min() > 0 and y.max() > 100 * y.min():
-            axes.set_yscale("log")
-        axes.set_title(CURVES.get(key, key.replace("_", " ")), fontsize=10)
-        if i + columns >= len(shown):
-            axes.set_xlabel("iteration")
-        _tidy(axes)
-    if title:
-        figure.suptitle(title)
-    return _save(figure, path)
+    return _save(draw_curves(metrics, keys, title=title, names=CURVES), path)
 
 
 def histograms(
@@ -202,7 +166,7 @@ def histograms(
     if not arrays:
         raise BadInput("values must have at least one set of numbers, got none")
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
-    figure = _figure(6.4, 3.8)
+    figure = new_figure(6.4, 3.8)
     axes = figure.add_subplot()
     for i, (name, array) in enumerate(arrays.items()):
         color = _COLORS[i % len(_COLORS)]
@@ -217,7 +181,7 @@ def histograms(
     axes.set_ylabel("density")
     axes.set_title(title)
     axes.legend(frameon=False)
-    _tidy(axes)
+    tidy(axes)
     return _save(figure, path)
 
 
@@ -242,7 +206,7 @@ def traces(
     y = values.detach().cpu().double().numpy()
     if not np.isfinite(y).all():
         raise BadInput("values must be finite, got NaN or infinity")
-    figure = _figure(6.4, 3.8)
+    figure = new_figure(6.4, 3.8)
     axes = figure.add_subplot()
     axes.plot(steps, y, color=_COLORS[0], alpha=0.15, linewidth=0.7)
     axes.plot(
@@ -255,7 +219,7 @@ def traces(
     axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.legend(frameon=False)
-    _tidy(axes)
+    tidy(axes)
     return _save(figure, path)
 
 
@@ -332,35 +296,5 @@ def _sheet(
     return write_atomically(path, buffer.getvalue())
 
 
-def _figure(width: float, height: float) -> Figure:
-    """A figure outside pyplot: no window, no global state."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=120, layout="constrained")
-
-
-def _tidy(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.tick_params(labelsize=8)
-
-
 def _save(figure: Figure, path: str | Path) -> Path:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return write_atomically(path, buffer.getvalue())
-
-
-def _running_mean(
-    y: np.ndarray[Any, np.dtype[np.float64]], window: int
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Centered mean over about `window` values; at the ends over those that are there."""
-    total = np.concatenate([[0.0], np.cumsum(y)])
-    i = np.arange(len(y))
-    low, high = np.maximum(0, i - window // 2), np.minimum(len(y), i + window // 2 + 1)
-    mean: np.ndarray[Any, np.dtype[np.float64]] = (total[high] - total[low]) / (high - low)
-    return mean
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return write_atomically(path, png_of(figure))

@@ -226,7 +226,7 @@ def _operations(
 def _rounds(
     operations: dict[str, Callable[[], object]], rounds: int, budget: float, progress: bool
 ) -> dict[str, Timing]:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     done: list[dict[str, float]] = []
     begun = time.perf_counter()

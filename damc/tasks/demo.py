@@ -16,7 +16,7 @@ from damc.tasks.generate import generate
 from damc.tasks.reconstruct import reconstruct
 from damc.tasks.summarize import Summary
 from damc.tasks.training import Training
-from damc.train.loop import load
+from damc.train.loading import load
 from damc.train.origin import Origin
 
 

@@ -298,7 +298,7 @@ class _First:
 
 def _watched(parts: Iterable[Tensor], total: int, what: str, progress: bool) -> Iterator[Tensor]:
     """Batches cut small, with a bar that counts images."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     with tqdm(total=total, desc=what, disable=not progress, dynamic_ncols=True) as bar:
         for part in parts:

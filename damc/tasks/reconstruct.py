@@ -172,6 +172,6 @@ def _decoded(learner: Learner, x: Tensor, steps: int | None, generator: torch.Ge
 
 
 def _bar(places: list[tuple[Images, int]], show: bool) -> Any:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     return tqdm(places, desc="reconstruct", disable=not show, dynamic_ncols=True)

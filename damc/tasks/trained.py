@@ -15,7 +15,8 @@ import torch
 from damc.data import Images
 from damc.errors import BadInput
 from damc.learn.learner import Learner
-from damc.train.loop import load
+from damc.tasks.modules import learner_from
+from damc.train.loading import load
 from damc.train.origin import Origin, Unseen, recall
 from damc.train.run import Run
 
@@ -51,6 +52,7 @@ class Trained:
         *,
         device: torch.device | None = None,
         data_root: str | Path | None = None,
+        module: str | None = None,
     ) -> Trained:
         """Opens a run folder.
 
@@ -58,9 +60,11 @@ class Trained:
             folder: the run folder.
             device: where the learner computes; the CPU by default.
             data_root: folder of the named data sets; by default the one trained from.
+            module: of a run of your own networks, "package.module:factory", which makes them.
         """
         root = None if data_root is None else Path(data_root)
-        learner, run = load(folder, device), Run.open(folder)
+        own = None if module is None else learner_from(module)
+        learner, run = load(folder, device, learner=own), Run.open(folder)
         return cls(learner, run, recall(run, root), root)
 
     @cached_property
@@ -100,11 +104,11 @@ class Trained:
 
 def image_shape(run: Run) -> tuple[int, int, int]:
     """(C, H, W) of the images that a run's networks take."""
-    networks = run.config.get("config", {}).get("networks")
+    networks = run.config.get("config", {}).get("networks") or run.config.get("data")
     if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
         raise BadInput(
-            f"{run.path} must be a run of networks that damc built, got one of your own modules: "
-            "use it from Python"
+            f"{run.path} must be a run that knows the shape of its images, got one of batches from "
+            "Python: use it from Python"
         )
     c, h, w = networks["shape"]
     return c, h, w

@@ -22,8 +22,10 @@ from damc.learn.damc import DAMCSettings
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset
 from damc.randomness import global_seed
+from damc.tasks.modules import learner_from
 from damc.tasks.summarize import Summary, draw_pictures, summarize
-from damc.train.loop import build, fit
+from damc.train.loading import build
+from damc.train.loop import fit
 from damc.train.origin import HELD_OUT, MEMORY, Origin, Unseen, read_division
 from damc.train.run import Run
 
@@ -45,6 +47,8 @@ class Training:
             more often than every hundred.
         loop: further options of `damc.fit`.
         resume: take networks and settings from the run folder instead of the preset.
+        module: "package.module:factory" that makes a learner with networks of your own, in place
+            of the preset's.
     """
 
     preset: Preset
@@ -58,6 +62,7 @@ class Training:
     pictures_every: int | None = None
     loop: dict[str, Any] = field(default_factory=dict)
     resume: bool = False
+    module: str | None = None
 
     def run(self) -> Summary | None:
         """Trains, and summarizes on the first process; the others give None."""
@@ -65,8 +70,7 @@ class Training:
             raise BadInput(f"iterations must be at least 1, got {self.iterations}")
         images, unseen = self.origin.train(), self.origin.unseen()
         self._check_data()
-        with global_seed(self.seed):
-            learner = self._learner()
+        learner = self._learner()
         with self._remembered():
             self._fit(learner, images, unseen)
         if torch.distributed.is_initialized() and torch.distributed.get_rank() > 0:
@@ -75,16 +79,24 @@ class Training:
         return summarize(learner, Run.open(self.folder), unseen, seed=self.seed)
 
     def _learner(self) -> Learner:
-        """A fresh learner of the preset, or of the settings in the run folder."""
+        """A fresh learner: of the user's module, of the run folder's settings, or of the preset."""
+        if self.module is not None:
+            if self.changes:
+                raise BadInput(
+                    "settings must be changed in the factory of --module, got --set "
+                    f"{' '.join(self.changes)}"
+                )
+            return learner_from(self.module, seed=self.seed)
         kind = find_method(self.method)
-        if self.resume:
+        with global_seed(self.seed):
+            if not self.resume:
+                return kind.from_preset(self.preset, **self._schedule(), **self.changes)
             learner = build(Run.open(self.folder).config)
             if type(learner) is not kind or learner.networks is None:
                 raise BadInput(
                     f"method must be that of {self.folder}, {learner.name}, got {kind.name}"
                 )
             return kind.build(learner.networks, replace(learner.settings, **self.changes))
-        return kind.from_preset(self.preset, **self._schedule(), **self.changes)
 
     def _check_data(self) -> None:
         """Refuses to go on with other images than a run was begun with."""
@@ -127,7 +139,7 @@ class Training:
             batch=self.preset.batch if self.batch is None else self.batch,
             seed=self.seed,
             flip=self.preset.flip,
-            preset=self.preset.name,
+            preset=self.preset.name if self.module is None else None,
             origin=self.origin.settings,
             hook=lambda learner, run, k: self._watch(learner, unseen, k),
             hook_every=self.pictures_every or max(100, self.iterations // 10),

@@ -345,6 +345,6 @@ def _words(snapshot: Snapshot) -> str:
 
 
 def _bar(stops: list[int], show: bool) -> Any:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     return tqdm(stops, desc="chains", disable=not show, dynamic_ncols=True)

@@ -277,6 +277,6 @@ def _streams(seed: int, n: int) -> list[torch.Generator]:
 
 
 def _bar(items: Any, what: str, progress: bool) -> Any:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     return tqdm(items, desc=what, disable=not progress)

@@ -7,32 +7,36 @@ never did.
 
 from __future__ import annotations
 
-__all__ = ["fit", "load", "open_data"]
+__all__ = ["fit"]
 
 import contextlib
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
-from damc.data import Images, load_images
-from damc.errors import BadInput, Diverged
-from damc.learn import Learner, find_learner
-from damc.randomness import derive_seed, global_seed
+from damc.errors import BadInput
+from damc.learn import Learner
+from damc.learn.history import TrainingHistory
+from damc.train.callbacks import Callback
 from damc.train.devices import Place, average, open_place
-from damc.train.feed import Stream, batches
+from damc.train.loading import load_state
+from damc.train.loggers import Logger, TensorBoard
+from damc.train.opening import describe_data, feed, open_data
+from damc.train.progress import health, progress_bar
+from damc.train.provenance import command_of
 from damc.train.run import Run
+from damc.train.trainer import ENOUGH, GO_ON, STOP, Trainer
 
+AnyLearner = TypeVar("AnyLearner", bound=Learner)
 Hook = Callable[[Learner, Run | None, int], None]
 
 
 def fit(
-    learner: Learner,
+    learner: AnyLearner,
     data: Any,
     *,
     iterations: int | None = None,
@@ -48,12 +52,14 @@ def fit(
     log_every: int = 10,
     hook: Hook | None = None,
     hook_every: int = 500,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
     accelerator: str = "auto",
     devices: int | str = 1,
     precision: str = "32-true",
     tensorboard: bool = False,
     progress: bool = True,
-) -> Learner:
+) -> AnyLearner:
     """Trains a learner up to `iterations`, going on where the run folder stopped.
 
     The learner's modules are in training mode during an iteration, but for frozen ones such as EMA
@@ -80,6 +86,11 @@ def fit(
         hook: called as ``hook(learner, run, iteration)`` every `hook_every` iterations and at
             the end, on the first process: pictures, evaluation.
         hook_every: see `hook`.
+        callbacks: functions of a `damc.train.callbacks.Progress`, called on the first process
+            whenever metrics are logged; one that raises `StopTraining` ends the training here,
+            with a checkpoint.
+        loggers: also get the metrics, and every `hook_every` iterations a picture of samples; see
+            `damc.train.loggers`.
         accelerator: "auto" (an accelerator if there is one), "cpu", "gpu", or torch's name of one.
         devices: how many, or "auto"; under torchrun its processes count. More than one needs
             lightning-fabric, the extra ``damc[distributed]``.
@@ -110,14 +121,14 @@ def fit(
     source = open_data(data, None if learner.networks is None else learner.networks.shape)
     place = open_place(accelerator, devices, precision)
     folder = None
+    settings = {
+        "learner": learner.name,
+        "preset": preset,
+        "config": learner.config,
+        "data": {**describe_data(source), **(origin or {})},
+        "training": {"batch": batch, "seed": seed, "flip": flip},
+    }
     if run is not None:
-        settings = {
-            "learner": learner.name,
-            "preset": preset,
-            "config": learner.config,
-            "data": {**_describe(source), **(origin or {})},
-            "training": {"batch": batch, "seed": seed, "flip": flip},
-        }
         if place.global_rank == 0:
             folder = Run.create(run, settings)
         place.barrier()
@@ -128,187 +139,49 @@ def fit(
         _resume(learner, Path(run) if run is not None else None, place)
         if folder is not None:
             folder.truncate_metrics(learner.iteration)
-        loop = _Loop(
-            learner, folder, place, iterations, seed, checkpoint_every, checkpoint_minutes, keep
+        events = [TensorBoard(folder.path)] if tensorboard and folder is not None else []
+        loop = Trainer(
+            learner,
+            folder,
+            place,
+            iterations,
+            seed,
+            checkpoint_every,
+            checkpoint_minutes,
+            keep,
+            list(callbacks),
+            [*loggers, *events],
         )
-        loop.writer = _writer(folder) if tensorboard and folder is not None else None
-        feed = _feed(source, batch, seed, learner.iteration, place, flip)
+        stream = feed(source, batch, seed, learner.iteration, place, flip)
         stopped = stack.enter_context(_finish_iteration_on_interrupt())
         stack.callback(learner.eval)
-        bar = stack.enter_context(_progress(learner, iterations, progress and loop.first))
+        bar = stack.enter_context(progress_bar(learner, iterations, progress and loop.first))
         while learner.iteration < iterations:
-            x, index = next(feed)
+            x, index = next(stream)
             metrics = loop.step(x, index)
             k = learner.iteration
+            enough = False
             if k % log_every == 0 or k == iterations:
-                bar.set_postfix_str(_health(loop.log(metrics)))
+                values = loop.log(metrics)
+                bar.set_postfix_str(health(values))
+                enough = loop.call_back(values)
             bar.update()
-            stop = loop.agree(stopped.is_set())
+            stop = loop.agree(STOP if stopped.is_set() else ENOUGH if enough else GO_ON)
             if loop.due() or stop:
                 loop.save(metrics)
-            if stop:
+            if stop == STOP:
                 raise KeyboardInterrupt
-            if hook is not None and loop.first and (k % hook_every == 0 or k == iterations):
-                hook(learner.eval(), folder, k)
+            if loop.first and (k % hook_every == 0 or k == iterations or stop == ENOUGH):
+                loop.show()
+                if hook is not None:
+                    hook(learner.eval(), folder, k)
+            if stop == ENOUGH:
+                break
         if stopped.is_set():  # told during the last pictures, when everything was saved already
             raise KeyboardInterrupt
+    known = {key: settings[key] for key in ("preset", "data", "training")}
+    learner.provenance = {**known, "command": command_of(settings, learner.iteration)}
     return learner
-
-
-def load(folder: str | Path, device: torch.device | str | None = None) -> Learner:
-    """The learner of a run folder with its newest weights, on any device."""
-    run = Run.open(folder)
-    learner = build(run.config)
-    checkpoint = run.load(device=device)
-    _load_weights(learner, checkpoint.weights, run.path)
-    learner.iteration = checkpoint.iteration
-    if device is not None:
-        learner.to(device)
-    return learner.eval()
-
-
-def build(settings: dict[str, Any]) -> Learner:
-    """The learner that a run folder's settings describe, with fresh weights."""
-    name = str(settings.get("learner"))
-    kind = find_learner(name)
-    try:
-        return kind.from_config(settings["config"])
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"the run's settings describe no {name} learner: {error}") from error
-
-
-def open_data(data: Any, shape: tuple[int, int, int] | None = None) -> Images | Stream:
-    """Whatever the user calls data, as something batches can be drawn from.
-
-    Args:
-        data: see `fit`.
-        shape: (C, H, W) that pictures of a folder or a CSV file are brought to.
-    """
-    if isinstance(data, Images | Stream):
-        return data
-    if isinstance(data, str | Path) and shape is not None:
-        path = Path(data).expanduser()
-        if path.is_dir() or (path.is_file() and path.suffix.lower() == ".csv"):
-            return load_images(path, size=shape[1:], channels=shape[0])
-    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if isinstance(data, str | Path) or (indexed and not _is_batches(data)):
-        return load_images(data)
-    return Stream(data)
-
-
-class _Loop:
-    """What happens around one iteration."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        run: Run | None,
-        place: Place,
-        iterations: int,
-        seed: int,
-        checkpoint_every: int,
-        checkpoint_minutes: float,
-        keep: int,
-    ) -> None:
-        self.learner, self.run, self.place = learner, run, place
-        self.iterations, self.seed, self.keep = iterations, seed, keep
-        self.every, self.seconds = checkpoint_every, 60 * checkpoint_minutes
-        self.started = self.saved = time.monotonic()
-        self.first: bool = place.global_rank == 0
-        self.generator = torch.Generator(place.device)
-        self.writer: Any = None
-        _training_mode(learner)
-
-    def step(self, x: Tensor, index: Tensor) -> dict[str, Tensor]:
-        k = self.learner.iteration
-        device, rank = self.place.device, self.place.global_rank
-        self.generator.manual_seed(derive_seed(self.seed, "step", k, rank))
-        if not self.learner.training:  # after a hook or a checkpoint
-            _training_mode(self.learner)
-        try:
-            # Modules of the user's, dropout above all, draw from torch's own state.
-            with self.place.autocast(), global_seed(derive_seed(self.seed, "own", k, rank), device):
-                return self.learner.step(x.to(device), index, self.generator)
-        except Diverged as error:
-            raise self._told(error, k) from error
-
-    def log(self, metrics: dict[str, Tensor]) -> dict[str, float]:
-        """The metrics as numbers, into the run folder; not finite is `Diverged`."""
-        k = self.learner.iteration
-        try:
-            values = self.learner.check(metrics)
-        except Diverged as error:
-            raise self._told(error, k) from error
-        if self.run is not None:
-            seconds = round(time.monotonic() - self.started, 3)
-            self.run.log({"iteration": k, "seconds": seconds, **values})
-        if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(name, value, k)
-        return values
-
-    def agree(self, stop: bool) -> bool:
-        """Whether any process was told to stop: one that stops alone leaves the others waiting."""
-        if self.place.world_size == 1:
-            return stop
-        votes = torch.tensor(int(stop), device=self.place.device)
-        torch.distributed.all_reduce(votes)
-        return bool(votes)
-
-    def due(self) -> bool:
-        """Whether a checkpoint is to be written now."""
-        k = self.learner.iteration
-        late = time.monotonic() - self.saved > self.seconds
-        return k % self.every == 0 or k == self.iterations or late
-
-    def save(self, metrics: dict[str, Tensor]) -> None:
-        """Writes a checkpoint, unless something in it is no longer finite."""
-        if self.run is None:
-            return
-        k = self.learner.iteration
-        weights = self.learner.state_dict()
-        try:
-            self.learner.check(metrics)
-            for name, tensor in weights.items():
-                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                    raise Diverged(f"the weights {name} are not finite at iteration {k}")
-            self._probe(k)
-        except Diverged as error:
-            raise self._told(error, k) from error
-        self.run.save(k, weights, self.learner.resume_state(), keep=self.keep)
-        self.saved = time.monotonic()
-
-    def _probe(self, k: int) -> None:
-        """Draws from the model: finite weights may be too large to compute with, and metrics are
-        those from before the update."""
-        generator = torch.Generator(self.place.device).manual_seed(0)
-        if not self.learner.sources:
-            return
-        images = self.learner.eval().sample(2, generator=generator)
-        if not bool(torch.isfinite(images).all()):
-            raise Diverged(f"samples of the model are not finite after iteration {k}")
-
-    def _told(self, error: Diverged, k: int) -> Diverged:
-        saved = self.run.checkpoints() if self.run is not None else []
-        where = (
-            "nothing was saved" if not saved else f"the last good state is iteration {saved[-1]}"
-        )
-        if saved and self.run is not None:
-            where += f" in {self.run.path}"
-        return Diverged(f"training blew up in iteration {k}: {error}; {where}")
-
-
-def _training_mode(learner: Learner) -> None:
-    """Training mode for what learns; a module all of whose weights are frozen is only used."""
-    learner.train()
-    parts = [*learner.children()]
-    while parts:
-        part = parts.pop()
-        weights = [weight.requires_grad for weight in part.parameters()]
-        if weights and not any(weights):
-            part.eval()
-        else:
-            parts += part.children()
 
 
 def _begun(run: str | Path | None) -> bool:
@@ -320,53 +193,17 @@ def _begun(run: str | Path | None) -> bool:
 
 def _resume(learner: Learner, path: Path | None, place: Place) -> None:
     if path is not None and _begun(path):
-        checkpoint = Run.open(path).load()
-        _load_weights(learner, checkpoint.weights, path)
+        run = Run.open(path)
+        checkpoint = run.load()
+        load_state(learner, checkpoint.weights, path)
         learner.load_resume_state(checkpoint.resume)
+        learner.history = TrainingHistory(
+            record for record in run.metrics() if record.get("iteration", 0) <= learner.iteration
+        )
     if place.world_size > 1:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
         learner.average_gradients(average)
-
-
-def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> None:
-    try:
-        learner.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadInput(
-            f"the weights in {path} are another model's: {str(error).splitlines()[-1].strip()}"
-        ) from error
-
-
-def _feed(
-    source: Images | Stream, batch: int, seed: int, start: int, place: Place, flip: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
-    ranks = {"rank": place.global_rank, "world": place.world_size}
-    if isinstance(source, Stream):
-        if flip:
-            raise BadInput("flip is for images; an iterable of batches flips its own")
-        return source.iterate(start, **ranks)
-    return batches(source, batch, seed=seed, start=start, flip=flip, **ranks)
-
-
-def _describe(source: Images | Stream) -> dict[str, Any]:
-    if isinstance(source, Stream):
-        return {"name": source.name}
-    return {"name": source.name, "count": len(source), "shape": list(source.shape)}
-
-
-def _is_batches(data: Any) -> bool:
-    """A list of batches ``(B, C, H, W)`` rather than an array or a list of single images."""
-    return isinstance(data, list | tuple) and len(data) > 0 and getattr(data[0], "ndim", 0) >= 4
-
-
-def _writer(run: Run) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise BadInput("tensorboard is not installed: pip install 'damc[tensorboard]'") from error
-    writer: Any = SummaryWriter  # it has types where tensorboard is installed, and none elsewhere
-    return writer(str(run.path))
 
 
 @contextlib.contextmanager
@@ -389,33 +226,3 @@ def _finish_iteration_on_interrupt() -> Iterator[threading.Event]:
     finally:
         for number, old in previous.items():
             signal.signal(number, old)
-
-
-@contextlib.contextmanager
-def _progress(learner: Learner, iterations: int, show: bool) -> Iterator[Any]:
-    from tqdm import tqdm
-
-    with tqdm(
-        total=iterations,
-        initial=min(learner.iteration, iterations),
-        desc=learner.name,
-        disable=not show,
-        dynamic_ncols=True,
-    ) as bar:
-        yield bar
-
-
-def _health(values: dict[str, float]) -> str:
-    """The quantities that tell whether training is healthy, short enough for a progress bar."""
-    short = {
-        "mse": "mse",
-        "energy_difference": "dE",
-        "displacement": "moved",
-        "amortizer_loss": "q",
-        "discriminator_loss": "D",
-        "decoder_loss": "G",
-        "r1": "R1",
-        "real_logit": "real",
-        "fake_logit": "fake",
-    }
-    return " ".join(f"{short[k]} {v:.3g}" for k, v in values.items() if k in short)

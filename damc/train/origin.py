@@ -167,7 +167,9 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
         run: the run folder.
         root: folder of the named data sets, instead of the one that the run remembers.
     """
-    data, networks = run.config.get("data"), run.config.get("config", {}).get("networks")
+    data = run.config.get("data")
+    # Networks of the user's own are not described, but the images that they learned are.
+    networks = run.config.get("config", {}).get("networks") or data
     if not isinstance(data, dict) or not isinstance(networks, dict) or "resize" not in data:
         return None
     memory = _read(run.path / MEMORY)

@@ -11,7 +11,7 @@ import pytest
 
 from damc.inversion.gan import GAN
 from damc.inversion.stylegan import load_style_decoder
-from damc.train.loop import load
+from damc.train.loading import load
 from damc.train.run import Run
 
 TINY = ["--size", 8, "--width", 4, "--widest", 8, "--style", 4, "--batch", 8]

@@ -19,7 +19,7 @@ from damc.learn import ABP, DAMC, LEBM
 from damc.learn.damc import DAMCSettings
 from damc.tasks.generate import generate
 from damc.tasks.transitions import transitions
-from damc.train.loop import load
+from damc.train.loading import load
 
 
 class Bowl(nn.Module):

@@ -147,13 +147,6 @@ def test_curves_draw_the_numbers_of_a_run(tmp_path: Path) -> None:
         curves([], tmp_path / "c.png")
 
 
-def test_the_running_mean_is_the_mean_of_what_is_there() -> None:
-    y = np.random.default_rng(0).normal(size=31)
-    wanted = [y[max(0, i - 3) : i + 4].mean() for i in range(31)]
-    assert np.allclose(damc.report.plots._running_mean(y, 7), wanted, atol=1e-12)
-    assert np.allclose(damc.report.plots._running_mean(np.full(9, 2.0), 4), 2.0)
-
-
 def test_histograms_take_tensors_and_lists(tmp_path: Path) -> None:
     values: dict[str, torch.Tensor | Sequence[float]] = {
         "data": torch.randn(100),

@@ -1,0 +1,123 @@
+"""What a learner is to others: a line of text, a figure, a folder, a model of the Hub."""
+
+from __future__ import annotations
+
+__all__ = ["Shared"]
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from damc.figures import images
+from damc.hub import upload
+from damc.learn.describe import count, describe_model, parts_of
+from damc.published import write_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Shared(nn.Module):
+    """The part of every `Learner` that shows it and hands it on.
+
+    Attributes:
+        name: of the method.
+        copies: submodules that follow another one, such as an EMA copy: training needs them, and
+            a published model does not.
+        iteration: learning updates done.
+        provenance: how it was trained, plain values: data, settings, command, results.
+    """
+
+    name: ClassVar[str]
+    copies: ClassVar[Mapping[str, str]] = {}
+    iteration: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.iteration = 0
+        self.provenance: dict[str, Any] = {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Plain values that say how to build it again."""
+        raise NotImplementedError
+
+    def sample(
+        self,
+        n: int,
+        *,
+        source: str | None = None,
+        steps: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Images of the model, ``(n, C, H, W)``."""
+        raise NotImplementedError
+
+    def plot(
+        self,
+        n: int = 16,
+        *,
+        source: str | None = None,
+        columns: int = 8,
+        generator: torch.Generator | None = None,
+        path: str | Path | None = None,
+    ) -> Figure:
+        """Samples as a matplotlib figure; `sample` explains the arguments, `path` saves it."""
+        samples = self.sample(n, source=source, generator=generator)
+        return images(samples, columns=columns, path=path)
+
+    def save(self, folder: str | Path, *, bits: int = 32) -> Path:
+        """Writes the model into a folder that `damc.load` reads: weights, settings, a card.
+
+        What only training needs (optimizers, EMA copies) stays out; a run folder has it.
+
+        Args:
+            folder: the folder, made if it is not there.
+            bits: of a stored weight: 32, 16 or 8.
+        """
+        return write_model(folder, self.published_state(), describe_model(self), bits=bits)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        message: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Uploads the model to the Hugging Face Hub with a generated card; returns its address.
+
+        Args:
+            repository: "owner/name"; it is made if it is not there.
+            private: make it private.
+            message: of the commit.
+            token: of the Hub; by default the one you logged in with.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return upload(folder, repository, private=private, message=message, token=token)
+
+    def published_state(self) -> dict[str, Tensor]:
+        """The weights without those of `copies`."""
+        left_out = tuple(f"{name}." for name in self.copies)
+        state: dict[str, Tensor] = self.state_dict()
+        return {k: t for k, t in state.items() if not left_out or not k.startswith(left_out)}
+
+    def load_published(self, state: Mapping[str, Tensor]) -> None:
+        """Takes the weights of `published_state`; the copies start where the others are."""
+        full = dict(state)
+        for copy, of in self.copies.items():
+            start = f"{of}."
+            full |= {
+                f"{copy}.{k[len(start) :]}": t for k, t in state.items() if k.startswith(start)
+            }
+        self.load_state_dict(full)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {count(m.parameters()):,}" for name, m in parts_of(self).items())
+        total = count(p for p in self.parameters() if p.requires_grad)
+        return f"{type(self).__name__}(iteration {self.iteration:,}; {total:,} parameters: {parts})"

@@ -1,0 +1,168 @@
+"""What happens around one training iteration: randomness, metrics, pictures, checkpoints."""
+
+from __future__ import annotations
+
+__all__ = ["ENOUGH", "GO_ON", "STOP", "Trainer"]
+
+import time
+
+import torch
+from torch import Tensor
+
+from damc.errors import Diverged
+from damc.learn import Learner
+from damc.randomness import derive_seed, global_seed
+from damc.train.callbacks import Callback, Progress, StopTraining
+from damc.train.devices import Place
+from damc.train.loggers import Logger, grid
+from damc.train.run import Run
+
+GO_ON, ENOUGH, STOP = range(3)
+"""What a process says after an iteration: nothing, a callback wants to end, Ctrl-C."""
+
+
+class Trainer:
+    """What happens around one iteration."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        run: Run | None,
+        place: Place,
+        iterations: int,
+        seed: int,
+        checkpoint_every: int,
+        checkpoint_minutes: float,
+        keep: int,
+        callbacks: list[Callback],
+        loggers: list[Logger],
+    ) -> None:
+        self.learner, self.run, self.place = learner, run, place
+        self.iterations, self.seed, self.keep = iterations, seed, keep
+        self.every, self.seconds = checkpoint_every, 60 * checkpoint_minutes
+        self.started = self.saved = time.monotonic()
+        self.first: bool = place.global_rank == 0
+        self.generator = torch.Generator(place.device)
+        self.callbacks, self.loggers = callbacks, loggers
+        self._checked = False
+        _set_training_mode(learner)
+
+    def step(self, x: Tensor, index: Tensor) -> dict[str, Tensor]:
+        """One iteration of the learner, whose randomness depends on its number alone."""
+        k = self.learner.iteration
+        device, rank = self.place.device, self.place.global_rank
+        if not self._checked:  # once: the networks fit these images and each other
+            self.learner.check_networks(x.to(device))
+            self._checked = True
+        self.generator.manual_seed(derive_seed(self.seed, "step", k, rank))
+        if not self.learner.training:  # after a hook or a checkpoint
+            _set_training_mode(self.learner)
+        try:
+            # Modules of the user's, dropout above all, draw from torch's own state.
+            with self.place.autocast(), global_seed(derive_seed(self.seed, "own", k, rank), device):
+                return self.learner.step(x.to(device), index, self.generator)
+        except Diverged as error:
+            raise self._told(error, k) from error
+
+    def log(self, metrics: dict[str, Tensor]) -> dict[str, float]:
+        """The metrics as numbers, into the run folder; not finite is `Diverged`."""
+        k = self.learner.iteration
+        try:
+            values = self.learner.check(metrics)
+        except Diverged as error:
+            raise self._told(error, k) from error
+        seconds = round(time.monotonic() - self.started, 3)
+        record = {"iteration": k, "seconds": seconds, **values}
+        self.learner.history.append(record)
+        if self.run is not None:
+            self.run.log(record)
+        if self.first:
+            for logger in self.loggers:
+                logger.log(values, k)
+        return values
+
+    def call_back(self, values: dict[str, float]) -> bool:
+        """Calls the callbacks; whether one of them wants to stop."""
+        if not self.first or not self.callbacks:
+            return False
+        k = self.learner.iteration
+        progress = Progress(self.learner.eval(), self.run, k, self.iterations, values)
+        try:
+            for callback in self.callbacks:
+                callback(progress)
+        except StopTraining:
+            return True
+        return False
+
+    def show(self) -> None:
+        """Samples of the model, for the loggers."""
+        if not self.loggers or not self.learner.sources:
+            return
+        generator = torch.Generator(self.place.device).manual_seed(0)
+        images = self.learner.eval().sample(16, generator=generator)
+        if images.ndim == 4 and images.shape[1] in (1, 3):
+            for logger in self.loggers:
+                logger.log_image("samples", grid(images), self.learner.iteration)
+
+    def agree(self, said: int) -> int:
+        """The most that any process says: one that stops alone leaves the others waiting."""
+        if self.place.world_size == 1:
+            return said
+        votes = torch.tensor(said, device=self.place.device)
+        torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX)
+        return int(votes)
+
+    def due(self) -> bool:
+        """Whether a checkpoint is to be written now."""
+        k = self.learner.iteration
+        late = time.monotonic() - self.saved > self.seconds
+        return k % self.every == 0 or k == self.iterations or late
+
+    def save(self, metrics: dict[str, Tensor]) -> None:
+        """Writes a checkpoint, unless something in it is no longer finite."""
+        if self.run is None:
+            return
+        k = self.learner.iteration
+        weights = self.learner.state_dict()
+        try:
+            self.learner.check(metrics)
+            for name, tensor in weights.items():
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise Diverged(f"the weights {name} are not finite at iteration {k}")
+            self._probe(k)
+        except Diverged as error:
+            raise self._told(error, k) from error
+        self.run.save(k, weights, self.learner.resume_state(), keep=self.keep)
+        self.saved = time.monotonic()
+
+    def _probe(self, k: int) -> None:
+        """Draws from the model: finite weights may be too large to compute with, and metrics are
+        those from before the update."""
+        generator = torch.Generator(self.place.device).manual_seed(0)
+        if not self.learner.sources:
+            return
+        images = self.learner.eval().sample(2, generator=generator)
+        if not bool(torch.isfinite(images).all()):
+            raise Diverged(f"samples of the model are not finite after iteration {k}")
+
+    def _told(self, error: Diverged, k: int) -> Diverged:
+        saved = self.run.checkpoints() if self.run is not None else []
+        where = (
+            "nothing was saved" if not saved else f"the last good state is iteration {saved[-1]}"
+        )
+        if saved and self.run is not None:
+            where += f" in {self.run.path}"
+        return Diverged(f"training blew up in iteration {k}: {error}; {where}")
+
+
+def _set_training_mode(learner: Learner) -> None:
+    """Training mode for what learns; a module all of whose weights are frozen is only used."""
+    learner.train()
+    parts = [*learner.children()]
+    while parts:
+        part = parts.pop()
+        weights = [weight.requires_grad for weight in part.parameters()]
+        if weights and not any(weights):
+            part.eval()
+        else:
+            parts += part.children()
