@@ -31,8 +31,9 @@ from damc.sampling.whiten import Whiten
 
 _BATCH = 512
 _UPDATES = 4  # of q for every batch of pairs
-_ITERATIONS = 2500  # batches of pairs
-_WHITEN = 2000  # updates of the Gaussian regression
+_ITERATIONS = 1500  # batches of pairs
+_LEAPFROGS = 3  # of the kernel that moves them
+_WHITEN = 1500  # updates of the Gaussian regression
 _POOL = 4096  # chains where only observations are known
 _MOVES = 150  # of those, before anything learns from them
 _KEPT = 4096  # pairs that the posterior keeps, to know where points and observations lie
@@ -46,6 +47,7 @@ def amortize(
     support: Any = None,
     seed: int = 0,
     minutes: float = 5.0,
+    gradients: int | None = None,
     iterations: int = _ITERATIONS,
     progress: bool = False,
 ) -> AmortizedPosterior:
@@ -63,6 +65,7 @@ def amortize(
         support: of z; see `damc.sample`.
         seed: of everything random.
         minutes: at most about so much time.
+        gradients: at most about so many gradients of the log-density, counted for each point.
         iterations: batches of pairs to learn from.
         progress: show a progress bar.
 
@@ -78,6 +81,8 @@ def amortize(
     generator = torch.Generator().manual_seed(seed)
     budget = Budget(seconds=60 * minutes)
     free = dim if bijection is None else bijection.free
+    if gradients is not None:
+        iterations = max(1, min(iterations, gradients // (_BATCH * (1 + _LEAPFROGS))))
     source = as_context(context, dim, bijection, generator)
     target = as_conditional(log_prob, dim, source, bijection, generator)
     if source.observations is not None:
@@ -104,7 +109,7 @@ def amortize(
     history = distill(
         q,
         _Whitened(target, whiten),
-        HMC(0.3, steps=1, leapfrogs=3),
+        HMC(0.3, steps=1, leapfrogs=_LEAPFROGS),
         pairs=whitened,
         iterations=iterations,
         batch=_BATCH,

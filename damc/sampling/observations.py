@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["Conditional", "Context", "as_context", "as_conditional", "as_observation"]
+__all__ = [
+    "Conditional",
+    "Context",
+    "as_conditional",
+    "as_context",
+    "as_observation",
+    "check_alone",
+]
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +100,7 @@ def as_context(
             )
         return Context(tuple(given.shape[1:]), observations=x)
     if isinstance(given, tuple | list) and len(given) == 2:
-        u, x, shape = _pairs(*given, dim, support)
+        u, x, shape = _pairs(given[0], given[1], dim, support)
         if len(u) < 100:
             raise BadInput(f"context must hold at least 100 pairs (z, x), got {len(u)}")
         return Context(shape, pairs=(u, x))
@@ -157,6 +165,23 @@ def as_observation(x: Any, shape: tuple[int, ...]) -> Tensor:
     return _flat(x.reshape(1, *shape), "x")
 
 
+def check_alone(log_prob: Target) -> None:
+    """Raises `BadInput` for a log-density that wants an observation beside its points."""
+    try:
+        parameters = inspect.signature(as_log_prob(log_prob)).parameters.values()
+    except (TypeError, ValueError):  # some callables have no signature
+        return
+    wanted = [
+        p for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]  # fmt: skip
+    if len(wanted) == 2:
+        raise BadInput(
+            f"context must be given for a log_prob of two arguments, ({wanted[0].name}, "
+            f"{wanted[1].name}): {_KINDS}"
+        )
+
+
 def _simulated(
     simulator: Any, n: int, dim: int, support: Support | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
@@ -168,7 +193,7 @@ def _simulated(
         raise BadInput(
             f"the simulator must return a pair of tensors (z, x), got {type(found).__name__}"
         )
-    u, x, shape = _pairs(*found, dim, support)
+    u, x, shape = _pairs(found[0], found[1], dim, support)
     if len(u) != n:
         raise BadInput(f"the simulator must return as many pairs as it is asked for, {n}, "
                        f"got {len(u)}")  # fmt: skip

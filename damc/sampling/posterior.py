@@ -7,7 +7,6 @@ __all__ = ["AmortizedPosterior"]
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,7 +130,7 @@ class AmortizedPosterior:
     def _weigh(self, found: _Found, observed: Tensor, v: Tensor) -> None:
         """log p / q of every draw, smoothed, with mean weight 1, and the evidence."""
         factor = self.whiten.frame(observed)[1]
-        parts = v.split(1000)
+        parts = torch.split(v, 1000)
         log_q = torch.cat(
             [self.amortizer.log_prob(part, observed.expand(len(part), -1)) for part in parts]
         )
@@ -175,9 +174,7 @@ class _Found:
         self.checks["annealed shift"] = differ(self.state, annealed.state, weights)
         self.checks["log evidence error"] = annealed.log_evidence_error
 
-    def verdict(
-        self, refine: bool, weigh: bool, annealed: Annealed | None
-    ) -> tuple[bool, str]:
+    def verdict(self, refine: bool, weigh: bool, annealed: Annealed | None) -> tuple[bool, str]:
         """Whether every check passed, and one sentence that says why or why not."""
         c, n = self.checks, len(self.proposed)
         noise = math.sqrt(1 / 12 / (_PARTICLES / 4))  # resampled particles are worth fewer

@@ -47,6 +47,7 @@ class Likelihood:
         bits: -log2 p(x) for each dimension and 8-bit value: of the density at the values, with 256
             levels between -1 and 1, not dequantized.
         images: how many.
+        pixels: dimensions of an image.
         sigma: of the observation model.
     """
 
@@ -57,12 +58,33 @@ class Likelihood:
     estimate_error: float
     bits: float
     images: int
+    pixels: int
     sigma: float
 
     @property
     def table(self) -> dict[str, Any]:
         """For ``results.json``."""
         return asdict(self)
+
+    @property
+    def rows(self) -> list[tuple[str, str, float, float | None, int]]:
+        """Of what, measure, value, error, images: the lines of `damc evaluate`."""
+        bits_error = self.log_prob_error / (self.pixels * math.log(2))
+        return [
+            ("energy prior", "log Z, nats", self.log_normalizer, self.log_normalizer_error, 0),
+            ("likelihood", "log p(x), nats", self.log_prob, self.log_prob_error, self.images),
+            ("likelihood", "bits per dimension", self.bits, bits_error, self.images),
+        ]
+
+    @property
+    def note(self) -> str:
+        """What the figures are figures of."""
+        return (
+            f"log Z is relative to N(0, I); log p(x) is a density of pixels in [-1, 1] under a "
+            f"Gaussian observation model with sigma {self.sigma:g}, its estimate good to "
+            f"{self.estimate_error:.2g} nats; bits per dimension are of that density at 8-bit "
+            "values, not dequantized"
+        )
 
 
 def has_density(learner: Learner) -> bool:
@@ -106,7 +128,7 @@ def likelihood(
         prior, model.latent_dim, particles=prior_particles, generator=generator
     )
     values, errors = [], []
-    parts = x.to(learner.device).split(max(1, 2048 // particles))
+    parts = torch.split(x.to(learner.device), max(1, 2048 // particles))
     for part in tqdm(parts, desc="log p(x)", disable=not progress, dynamic_ncols=True):
         start = part.new_zeros(len(part), model.latent_dim)
         if learner.inference is not None:
@@ -129,6 +151,7 @@ def likelihood(
         math.hypot(own, error),
         (-mean / pixels - math.log(2 / 256)) / math.log(2),
         len(value),
+        pixels,
         model.sigma,
     )
 
@@ -227,7 +250,7 @@ class _Joint(LatentModel):
 
 
 def _mode(
-    model: LatentModel, prior: EnergyPrior, x: Tensor, start: Tensor, rounds: int = 30
+    model: LatentModel, prior: EnergyPrior, x: Tensor, start: Tensor, rounds: int = 20
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A mode of every posterior by damped Gauss-Newton steps, a factor of the inverse precision
     there, and the value of the log-joint."""
@@ -239,21 +262,24 @@ def _mode(
     z, value = start, log_joint(start)
     damping = torch.full_like(value, 1e-2)
     eye = torch.eye(d, dtype=z.dtype, device=z.device)
+    idle = 0  # rounds in which no image gained anything
     for k in range(rounds + 1):
         error, jacobian = _linearized(model, x, z)
         precision = eye + jacobian @ jacobian.mT / variance  # (B, d, d)
-        if k == rounds or bool((damping > 1e6).all()):
+        if k == rounds or idle == 2:
             break
         slope = (jacobian @ error[..., None])[..., 0] / variance + _gradient(prior, z)
-        damped = precision + damping[:, None, None] * precision.diagonal(dim1=1, dim2=2).diag_embed()
+        damped = (
+            precision + damping[:, None, None] * precision.diagonal(dim1=1, dim2=2).diag_embed()
+        )
         new = z + torch.linalg.solve(damped, slope)
         new_value = log_joint(new)
         better = new_value > value
-        # An image whose steps gain nothing any more is done, whatever the others do.
         gained = (new_value - value).clamp(min=0) > 1e-3
         z = torch.where(better[:, None], new, z)
         value = torch.where(better, new_value, value)
         damping = torch.where(gained, damping / 10, damping * 10)
+        idle = 0 if bool(gained.any()) else idle + 1
     lower = torch.linalg.cholesky(precision)
     inverse = torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False)
     # precision^-1 = inverse^T inverse; its lower factor is wanted.

@@ -79,7 +79,9 @@ def test_a_curved_decoder_agrees_with_plain_monte_carlo() -> None:
         decoder = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 30))
     model = LatentModel(decoder, None, 4, 0.2)
     with torch.no_grad():
-        x = decoder(torch.randn(6, 4, generator=seeded())) + 0.2 * torch.randn(6, 30, generator=seeded(2))
+        x = decoder(torch.randn(6, 4, generator=seeded())) + 0.2 * torch.randn(
+            6, 30, generator=seeded(2)
+        )
     many = torch.randn(200_000, 4, generator=seeded(3))
     with torch.no_grad():
         image = decoder(many)
