@@ -30,10 +30,9 @@ from damc.sampling.supports import as_support
 from damc.sampling.whiten import Whiten
 
 _BATCH = 512
-_UPDATES = 4  # of q for every batch of pairs
-_ITERATIONS = 1500  # batches of pairs
+_UPDATES = 2  # of q for every batch of pairs
+_ITERATIONS = 600  # batches of pairs
 _LEAPFROGS = 3  # of the kernel that moves them
-_WHITEN = 1500  # updates of the Gaussian regression
 _POOL = 4096  # chains where only observations are known
 _MOVES = 150  # of those, before anything learns from them
 _KEPT = 4096  # pairs that the posterior keeps, to know where points and observations lie
@@ -97,8 +96,8 @@ def amortize(
     with global_seed(derive_seed(seed, "weights")):
         whiten = Whiten(free, source.size)
         embed = _encoder(whiten, source.size)
-        q = Amortizer(free, embed, embedding=128, capacity=0.5, solver="multistep", steps=12)
-    _regress(whiten, source, budget, generator)
+        q = Amortizer(free, embed, embedding=64, capacity=0.25, solver="multistep", steps=10)
+    _regress(whiten, source, iterations, budget, generator)
 
     def whitened(n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         assert generator is not None
@@ -131,16 +130,18 @@ def amortize(
 def _encoder(whiten: Whiten, size: int) -> nn.Module:
     return nn.Sequential(
         whiten.features, nn.Linear(size, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU(),
-        nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 128),
+        nn.Linear(128, 64),
     )  # fmt: skip
 
 
-def _regress(whiten: Whiten, source: Context, budget: Budget, generator: torch.Generator) -> None:
+def _regress(
+    whiten: Whiten, source: Context, updates: int, budget: Budget, generator: torch.Generator
+) -> None:
     """Fits N(m(x), L(x) L(x)^T) to pairs by maximum likelihood."""
-    whiten.standardize(*source.draw(_KEPT, generator))
+    whiten.fit_linear(*source.draw(_KEPT, generator))
     optimizer = torch.optim.Adam(whiten.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _WHITEN)
-    for _ in range(_WHITEN):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+    for _ in range(updates):
         loss = whiten.loss(*source.draw(_BATCH, generator))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

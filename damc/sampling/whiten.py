@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _FULL = 40  # dimensions up to which L(x) is a full triangle
+_LEAN = 0.1  # scale of the network's outputs below the diagonal
 _CLIP = 6.0  # standardized observations beyond it are as good as there
 
 
@@ -49,7 +50,7 @@ class Whiten(nn.Module):
     u_mean: Tensor
     u_scale: Tensor
 
-    def __init__(self, dim: int, context: int, width: int = 128) -> None:
+    def __init__(self, dim: int, context: int, width: int = 64) -> None:
         super().__init__()
         self.dim = dim
         self.lower = dim * (dim - 1) // 2 if dim <= _FULL else 0
@@ -66,8 +67,10 @@ class Whiten(nn.Module):
         self.register_buffer("u_mean", torch.zeros(dim))
         self.register_buffer("u_scale", torch.ones(dim))
 
-    def standardize(self, u: Tensor, x: Tensor) -> None:
-        """Takes location and scale of both from pairs u ``(N, d)``, x ``(N, k)``."""
+    @torch.no_grad()
+    def fit_linear(self, u: Tensor, x: Tensor) -> None:
+        """Scales of pairs u ``(N, d)``, x ``(N, k)``, and m(x) linear, L constant, by least squares:
+        the point from which the network is trained."""
         for values, mean, scale in (
             (u, self.u_mean, self.u_scale),
             (x, self.features.mean, self.features.scale),
@@ -75,6 +78,20 @@ class Whiten(nn.Module):
             m, s = _location_scale(values)
             mean.copy_(m)
             scale.copy_(s)
+        v = ((u - self.u_mean) / self.u_scale).double()
+        f = self.features(x).double()
+        f = torch.cat([f, torch.ones_like(f[:, :1])], 1)
+        eye = torch.eye(f.shape[1], dtype=f.dtype, device=f.device)
+        slope = torch.linalg.solve(f.T @ f + 1e-6 * len(f) * eye, f.T @ v)  # (k + 1, d)
+        rest = v - f @ slope
+        covariance = rest.T @ rest / len(v) + 1e-8 * torch.eye(self.dim, dtype=f.dtype)
+        factor = torch.linalg.cholesky(covariance)
+        self.linear.weight[: self.dim] = slope[:-1].T.to(self.linear.weight)
+        bias = [slope[-1], factor.diagonal().log()]
+        if self.lower:
+            i, j = torch.tril_indices(self.dim, self.dim, -1)
+            bias.append(factor[i, j] / _LEAN)
+        self.linear.bias.copy_(torch.cat(bias))
 
     def frame(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """m(x), ``(B, d)``, and L(x), ``(B, d, d)``, lower triangular."""
@@ -84,8 +101,7 @@ class Whiten(nn.Module):
         factor = torch.diag_embed(log_sd.clamp(-12, 4).exp())
         if self.lower:
             i, j = torch.tril_indices(self.dim, self.dim, -1, device=x.device)
-            # In units of the row's own scale, so that a narrow coordinate can lean on a wide one.
-            factor = factor.index_put((torch.arange(len(x))[:, None], i, j), rest * 0.1)
+            factor = factor.index_put((torch.arange(len(x))[:, None], i, j), _LEAN * rest)
         return self.u_mean + self.u_scale * mean, self.u_scale[:, None] * factor
 
     def forward(self, u: Tensor, x: Tensor) -> Tensor:
