@@ -69,8 +69,8 @@ class Whiten(nn.Module):
 
     @torch.no_grad()
     def fit_linear(self, u: Tensor, x: Tensor) -> None:
-        """Scales of pairs u ``(N, d)``, x ``(N, k)``, and m(x) linear, L constant, by least squares:
-        the point from which the network is trained."""
+        """Scales of pairs u ``(N, d)``, x ``(N, k)``; m(x) linear and L constant, by least squares,
+        from which the network goes on."""
         for values, mean, scale in (
             (u, self.u_mean, self.u_scale),
             (x, self.features.mean, self.features.scale),
