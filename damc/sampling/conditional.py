@@ -84,8 +84,12 @@ def amortize(
         iterations = max(1, min(iterations, gradients // (_BATCH * (1 + _LEAPFROGS))))
     source = as_context(context, dim, bijection, generator)
     target = as_conditional(log_prob, dim, source, bijection, generator)
+    exact = source.simulate is not None
     if source.observations is not None:
-        source = _found_by_chains(source.observations, source, target, free, budget, generator)
+        pairs = _found_by_chains(source.observations, target, free, budget, generator)
+        source = replace(source, pairs=pairs)
+    if source.pairs is not None:
+        source = replace(source, simulate=_Chains(target, *source.pairs, budget).simulate)
     u, x = source.draw(_KEPT, generator)
     usable = possible(lambda u: target(u, x), u)[0].isfinite()
     if float(usable.double().mean()) < 0.5:
@@ -116,8 +120,8 @@ def amortize(
         p_uncond=0.0,
         learning_rate=1e-3,
         ema=0.02,
-        # A simulator's pairs are exact and never the same; of others q would learn each by heart.
-        fresh=1.0 if source.simulate is not None else 0.5,
+        # A simulator's pairs are exact; others may hold few observations and poorly mixed points.
+        fresh=1.0 if exact else 0.5,
         sampling={"steps": 8},
         minutes=max(1e-3, minutes - budget.elapsed / 60),
         generator=generator,
@@ -156,32 +160,57 @@ def _regress(
 
 
 def _found_by_chains(
-    observations: Tensor,
-    source: Context,
-    target: Conditional,
-    free: int,
-    budget: Budget,
-    generator: torch.Generator,
-) -> Context:
+    observations: Tensor, target: Conditional, free: int, budget: Budget, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Pairs where only observations are known: the ends of chains from N(0, I), one for each."""
     rows = torch.randperm(max(len(observations), _POOL), generator=generator)[:_POOL]
     x = observations[rows % len(observations)]
     u = torch.randn(len(x), free, dtype=torch.float64, generator=generator)
-    given = Possible(lambda u: target(u, x))
-    value, grad = given.value_and_grad(u)
     for _ in range(20):  # starts that are impossible are drawn again, nearer to the center
-        bad = value == -torch.inf
+        bad = possible(lambda u: target(u, x), u)[0] == -torch.inf
         if not bool(bad.any()):
             break
         u = torch.where(bad[:, None], 0.7 * u.roll(1, 0), u)
-        value, grad = given.value_and_grad(u)
-    mover = Mover(HMC(1.0, leapfrogs=5, target_acceptance=None), step_size=0.1)
-    state = State(u, value, grad)
+    chains = _Chains(target, u, x, budget)
     for _ in range(_MOVES // 10):
-        state, _ = mover.move(state, given, (10, 10), budget, generator)
+        chains.move(torch.arange(len(u)), 10, generator)
         if budget.elapsed > 0.3 * budget.seconds:
             break
-    return replace(source, pairs=(state.z, x), observations=None)
+    return chains.u, x
+
+
+class _Chains:
+    """Pairs whose points go on moving, so that none of them is learned by heart.
+
+    Args:
+        target: log p(z, x).
+        u, x: the pairs, ``(N, free)`` and ``(N, k)``.
+        budget: what is spent is counted there.
+    """
+
+    def __init__(self, target: Conditional, u: Tensor, x: Tensor, budget: Budget) -> None:
+        self.target, self.u, self.x, self.budget = target, u.clone(), x, budget
+        self.mover = Mover(HMC(1.0, leapfrogs=5, target_acceptance=None), step_size=0.1)
+
+    def move(self, rows: Tensor, moves: int, generator: torch.Generator) -> None:
+        """Moves some of the chains."""
+        x = self.x[rows]
+        target = Possible(lambda u: self.target(u, x))
+        u = self.u[rows]
+        if len(rows) == len(self.u) or self.mover.kernel.scale is None:
+            self.mover.adapt(self.u)
+        state = State(u, *target.value_and_grad(u))
+        state, _ = self.mover.move(
+            state, target, (moves, moves), self.budget, generator, adapt=False
+        )
+        self.u[rows] = state.z
+
+    def simulate(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """n pairs, moved a little since they were last drawn."""
+        rows = torch.randint(len(self.u), (n,), generator=generator).unique()
+        self.move(rows, 2, generator)
+        again = rows[torch.arange(n) % len(rows)]
+        return self.u[again], self.x[again]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Context:
 
     Attributes:
         simulate: n fresh pairs u ``(n, free)`` and x ``(n, k)``; None without a simulator.
-        pairs: those given; None with a simulator and with observations alone.
+        pairs: those given; None with a simulator.
         observations: ``(N, k)``, if they were given alone.
         shape: of one observation.
     """
@@ -216,7 +216,9 @@ def _pairs(
         )
     flat = _flat(x, "x of the pairs")
     u = z.double() if support is None else support.inverse(z.double())
-    usable = u.isfinite().all(1)
+    # A point outside has no coordinates, or those of another point.
+    back = u if support is None else support(u)[0]
+    usable = u.isfinite().all(1) & ((back - z).abs() <= 1e-4 * (1 + z.abs())).all(1)
     if not bool(z.isfinite().all()) or int(usable.sum()) < 0.99 * len(z):
         raise BadInput(
             "z of the pairs must be finite and inside the support, got "
