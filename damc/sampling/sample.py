@@ -150,7 +150,7 @@ def sample(
         log_prob: ``(B, dim)`` to ``(B,)``, in torch operations; it is given float64 points if it
             can take them. -inf and NaN mean that a point is impossible.
         dim: size of a point.
-        n: how many draws.
+        n: how many draws; with a context each call of ``draws`` says so itself.
         context: of a conditional log-density, ``(z, x)`` to ``(B,)``: a simulator
             ``(n, generator) -> (z, x)``, pairs of tensors (z, x), or observations x ``(N, ...)``.
         support: a constraint of `torch.distributions.constraints`, or a list of them; see

@@ -32,6 +32,7 @@ from damc.latent import EnergyPrior, LatentModel
 from damc.learn.learner import Learner
 
 _ISLANDS = 4  # of each image
+_ROWS = 1024  # images that are differentiated at once
 
 
 @dataclass(frozen=True)
@@ -288,11 +289,15 @@ def _mode(
 
 def _linearized(model: LatentModel, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """x - g(z), ``(B, D)``, and the derivative of g along each latent dimension, ``(B, d, D)``."""
-    n, d = z.shape
-    points = z.repeat_interleave(d, 0)
-    tangents = torch.eye(d, dtype=z.dtype, device=z.device).repeat(n, 1)
-    image, derivative = torch.func.jvp(model.decoder, (points,), (tangents,))[:2]
-    return (x - image[::d]).flatten(1), derivative.flatten(1).view(n, d, -1)
+    d = z.shape[1]
+    tangent = torch.eye(d, dtype=z.dtype, device=z.device)
+    images, derivatives = [], []
+    for part in torch.split(z, max(1, _ROWS // d)):
+        points, tangents = part.repeat_interleave(d, 0), tangent.repeat(len(part), 1)
+        image, derivative = torch.func.jvp(model.decoder, (points,), (tangents,))[:2]
+        images.append(image[::d])
+        derivatives.append(derivative.flatten(1).view(len(part), d, -1))
+    return (x - torch.cat(images)).flatten(1), torch.cat(derivatives)
 
 
 def _gradient(prior: EnergyPrior, z: Tensor) -> Tensor:
