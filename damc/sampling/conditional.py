@@ -207,7 +207,8 @@ class _Chains:
 
     def simulate(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """n pairs, moved a little since they were last drawn."""
-        rows = torch.randint(len(self.u), (n,), generator=generator).unique()
+        drawn = torch.randint(len(self.u), (n,), generator=generator)
+        rows: Tensor = drawn.unique()  # type: ignore[no-untyped-call]
         self.move(rows, 2, generator)
         again = rows[torch.arange(n) % len(rows)]
         return self.u[again], self.x[again]
