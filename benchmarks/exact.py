@@ -75,7 +75,7 @@ class LinearGaussian:
         return q, history
 
 
-def gaussian_posterior(seed: int = 0, iterations: int = 1000, n: int = 10_000) -> dict[str, Any]:
+def gaussian_posterior(seed: int = 0, iterations: int = 2000, n: int = 10_000) -> dict[str, Any]:
     """C2ST of n samples of q(z | x) against n exact ones, averaged over 4 held-out x.
 
     q learns from 4,096 observations alone, as `damc.sample` amortizes them; its draws are neither
