@@ -18,6 +18,7 @@ from benchmarks import (
     parts,
     prior,
     sampling,
+    sbi,
     steps,
 )
 from benchmarks.timing import machine
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "compiled": compiled.rows,
     "densities": densities.rows,
     "posteriors": densities.posteriors,
+    "sbi": sbi.rows,
 }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from damc import MALA, Amortizer, Gaussian, Independence, distill
 from damc.distillation import History
 from damc.metrics import c2st
+from damc.sampling.conditional import amortize
 
 FEW = {"solver": "multistep", "steps": 10}
 
@@ -74,14 +75,21 @@ class LinearGaussian:
         return q, history
 
 
-def gaussian_posterior(seed: int = 0, iterations: int = 400, n: int = 10_000) -> dict[str, Any]:
-    """C2ST of n samples of q(z | x) against n exact ones, averaged over 4 held-out x."""
-    torch.manual_seed(seed)
+def gaussian_posterior(seed: int = 0, iterations: int = 2000, n: int = 10_000) -> dict[str, Any]:
+    """C2ST of n samples of q(z | x) against n exact ones, averaged over 4 held-out x.
+
+    q learns from 4,096 observations alone, as `damc.sample` amortizes them; its draws are neither
+    refined nor weighed.
+    """
     problem = LinearGaussian(torch.Generator().manual_seed(seed))
     start = time.perf_counter()
-    q, history = problem.amortize(iterations)
+    posterior = amortize(
+        problem.log_prob, problem.dim, problem.observe(4096), seed=seed, iterations=iterations,
+        minutes=60,
+    )  # fmt: skip
     x = problem.observe(4)
-    mine = q.sample(n, x=x, steps=100, generator=problem.generator)
+    drawn = [posterior.draws(row, n, refine=False, check=False, seed=seed).samples for row in x]
+    mine = torch.stack(drawn, 1).float()
     exact, second = problem.exact(n, x), problem.exact(n, x)
     values = [c2st(mine[:, i], exact[:, i], generator=problem.generator) for i in range(4)]
     level = [c2st(second[:, i], exact[:, i], generator=problem.generator) for i in range(4)]
@@ -90,7 +98,7 @@ def gaussian_posterior(seed: int = 0, iterations: int = 400, n: int = 10_000) ->
         "measure": f"C2ST, {n:,} samples, mean of 4 x (exact against exact {sum(level) / 4:.4f})",
         "value": round(sum(values) / 4, 4),
         "worst": round(max(values), 4),
-        "gradient calls": f"{history.gradient_calls:,}",
+        "gradient calls": f"{posterior.gradient_calls:,}",
         "seconds": round(time.perf_counter() - start),
     }
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 __all__ = ["EMA", "History", "amortizer_step", "distill"]
 
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ from damc.density import Target, as_log_prob
 from damc.errors import BadInput, Diverged
 from damc.figures import curves
 from damc.kernels.base import Kernel, State
+from damc.kernels.independence import Independence
+from damc.proposals import AmortizerProposal, Pairs, batches_of, starts_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +44,7 @@ class History:
     displacement: list[float] = field(default_factory=list)  # mean |z_T - z_0|
     acceptance: list[float] = field(default_factory=list)
     gradient_calls: int = 0  # log-density gradients so far, counted for each chain
+    jumps: list[float] = field(default_factory=list)  # acceptance of q's own proposals, if any
 
     def save(self, path: str | Path) -> None:
         """Writes the history as JSON."""
@@ -131,6 +135,7 @@ def distill(
     *,
     iterations: int,
     contexts: Iterable[Tensor] | Tensor | None = None,
+    pairs: Pairs | None = None,
     batch: int = 500,
     steps: int | None = None,
     updates: int = 6,
@@ -141,8 +146,11 @@ def distill(
     fresh: float = 0.0,
     warm: bool = False,
     starts: Tensor | None = None,
+    candidates: int = 1,
+    proposals: int = 0,
     sampling: dict[str, Any] | None = None,
     clip: float = 100.0,
+    minutes: float | None = None,
     generator: torch.Generator | None = None,
     progress: bool = True,
     callback: Callable[[int, Amortizer], None] | None = None,
@@ -160,6 +168,11 @@ def distill(
         iterations: how often to sample, move and learn.
         contexts: batches of x, any iterable (started again when it ends), or one tensor
             ``(N, ...)`` from which batches are drawn.
+        pairs: points with their contexts instead of contexts alone: tensors z ``(N, d)`` and x
+            ``(N, ...)``, or a simulator ``(n, generator) -> (z, x)``. The chains of the first
+            iteration, and later the share `fresh`, then start at the z of their own x. Pairs of a
+            Bayesian model's prior and likelihood are exact posterior draws, so that ``fresh=1``
+            learns from nothing else; the kernel's moves set right what is not exact.
         batch: chains an iteration (with an iterable of contexts, its batches decide).
         steps: T, the kernel's own number by default; with 0 the chains stay where q put them,
             and q is taught nothing but itself.
@@ -175,9 +188,15 @@ def distill(
             N(0, I), and later the share `fresh`: pilot draws, or particles of `damc.anneal`. An
             amortizer made with ``standardize=True`` is standardized by them, or by the ends of the
             first iteration's chains.
+        candidates: draws of q that compete for each start, the one taken with a probability in
+            proportion to its weight p / q: masses are set right where chains do not mix.
+        proposals: so many independence proposals from q after the kernel's moves, each with one
+            more move, accepted with q's own density. These two cost densities of q, which are
+            dear; see `Amortizer.log_prob`.
         sampling: arguments of `Amortizer.sample` for the starts, such as
             ``{"solver": "multistep", "steps": 10}``.
         clip: largest norm of a gradient.
+        minutes: at most so much time; the learning rate has then fallen to zero, too.
         generator: source of all randomness.
         progress: show a progress bar.
         callback: called as ``callback(k, copy)`` after iteration k with the EMA copy.
@@ -192,10 +211,21 @@ def distill(
         )
     if not 0 <= fresh <= 1:
         raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
+    if candidates < 1 or proposals < 0:
+        raise BadInput(
+            "candidates must be at least 1 and proposals not negative, "
+            f"got {candidates} and {proposals}"
+        )
+    if minutes is not None and not minutes > 0:
+        raise BadInput(f"minutes must be positive, got {minutes}")
+    if pairs is not None and (contexts is not None or starts is not None):
+        raise BadInput("pairs hold contexts and starts: give them alone")
     if starts is not None and (starts.ndim != 2 or starts.shape[1] != q.dim or not len(starts)):
         raise BadInput(f"starts must have shape (N, {q.dim}), got {tuple(starts.shape)}")
-    if contexts is None and q.encoder is not None:
+    if contexts is None and pairs is None and q.encoder is not None:
         raise BadInput("this amortizer has a context: give distill the contexts to learn from")
+    if pairs is not None and q.encoder is None:
+        raise BadInput("pairs must be given to an amortizer with a context, got one without")
     from tqdm.auto import tqdm
 
     average = EMA(q, ema)
@@ -203,8 +233,16 @@ def distill(
     optimizer = torch.optim.AdamW(
         weights, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay
     )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations * updates)
-    batches = _batches(contexts, batch, generator)
+    begun, seconds = time.monotonic(), math.inf if minutes is None else 60 * minutes
+
+    def passed(update: int) -> float:
+        """The share of the updates or of the time that has passed."""
+        return min(1.0, max(update / (iterations * updates), (time.monotonic() - begun) / seconds))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda update: (1 + math.cos(math.pi * passed(update))) / 2
+    )
+    batches = batches_of(contexts, pairs, batch, q.dim, generator)
     device = q.denoiser.fourier.device
     history = History()
     state: State | None = None
@@ -221,14 +259,22 @@ def distill(
 
     bar = tqdm(range(iterations), desc="distill", disable=not progress)
     for k in bar:
-        x = next(batches)
+        x, own = next(batches)
         x = None if x is None else x.to(device)
         noise = 1.0 if k == 0 and not warm else fresh
-        fixed = kernel.init(_starts(average.module, batch, x, noise, starts, sampling, generator))
+        given = target if x is None else as_log_prob(target, x)
+        proposal = AmortizerProposal(average.module, x, sampling or {})
+        begin = starts_of(proposal, batch, noise, starts, own, given, candidates, generator)
+        fixed = kernel.init(begin)
         if state is not None:
             fixed = fixed._replace(step_size=state.step_size, moves=state.moves)
-        given = target if x is None else as_log_prob(target, x)
         state, info = kernel.run(fixed, given, generator, steps=steps)
+        history.gradient_calls += info.gradient_calls
+        if proposals and k:  # the first q has not learned anything
+            jump = Independence(proposals, proposal=proposal, local=replace(kernel, steps=1))
+            state, jumped = jump.run(state, given, generator)
+            history.jumps.append(float(jumped.acceptance))
+            history.gradient_calls += jumped.gradient_calls
         if k == 0 and q.standardize is not None:
             q.standardize.fit(state.z if starts is None else starts)
 
@@ -245,56 +291,13 @@ def distill(
         history.log_prob.append(float(info.log_prob[-1]) if len(info.log_prob) else float("nan"))
         history.displacement.append(float(info.displacement))
         history.acceptance.append(float(info.acceptance))
-        history.gradient_calls += info.gradient_calls
         bar.set_postfix(loss=f"{mean:.3f}", moved=f"{history.displacement[-1]:.2f}")
         if callback is not None:
             callback(k, average.module)
+        if passed(0) == 1:
+            break
     q.load_state_dict(average.module.state_dict())
     return history
-
-
-def _starts(
-    q: Amortizer,
-    batch: int,
-    x: Tensor | None,
-    fresh: float,
-    given: Tensor | None,
-    sampling: dict[str, Any] | None,
-    generator: torch.Generator | None,
-) -> Tensor:
-    n = batch if x is None else len(x)
-    weight = q.denoiser.fourier
-    if given is None:
-        z = torch.randn(n, q.dim, generator=generator, dtype=weight.dtype, device=weight.device)
-    else:
-        device = given.device if generator is None else generator.device
-        which = torch.randint(len(given), (n,), generator=generator, device=device)
-        z = given[which.to(given.device)].to(weight)
-    amortized = n - round(fresh * n)
-    if amortized:
-        where = {"n": amortized} if x is None else {"x": x[:amortized]}
-        z[:amortized] = q.sample(**where, **(sampling or {}), generator=generator)
-    return z
-
-
-def _batches(
-    contexts: Iterable[Tensor] | Tensor | None, batch: int, generator: torch.Generator | None
-) -> Iterator[Tensor | None]:
-    if contexts is None:
-        yield from itertools.repeat(None)
-    elif isinstance(contexts, Tensor):
-        while True:
-            device = contexts.device if generator is None else generator.device
-            where = torch.randint(len(contexts), (batch,), generator=generator, device=device)
-            yield contexts[where.to(contexts.device)]
-    else:
-        while True:
-            empty = True
-            for x in contexts:
-                empty = False
-                yield x
-            if empty:
-                raise BadInput("the contexts ended: give an iterable that can be started again")
 
 
 class EMA:

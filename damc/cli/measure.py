@@ -46,6 +46,12 @@ class Evaluate:
     reconstruct: Annotated[int | None, Option("N")] = None
     """Reconstruct only the first N unseen images; all if not given."""
 
+    likelihood: bool = False
+    """Estimate log Z of the energy prior and log p(x) of unseen images by annealed SMC."""
+
+    likelihood_images: Annotated[int, Option("N")] = 100
+    """Unseen images whose log p(x) is estimated, the first."""
+
     no_floor: bool = False
     """Leave out the distance of the unseen images, which takes as long as that of a source."""
 
@@ -86,6 +92,7 @@ class Evaluate:
             real=self.real,
             limit=self.reconstruct,
             floor=not self.no_floor,
+            likelihood=self.likelihood_images if self.likelihood else 0,
             seed=self.seed,
             progress=sys.stderr.isatty(),
         )

@@ -17,6 +17,7 @@ from damc.metrics.frechet import Statistics, cached_statistics, distances, stati
 from damc.paper.table import Measure, Options
 from damc.tasks.evaluate import choose_features
 from damc.tasks.generate import stream
+from damc.tasks.likelihood import has_density, likelihood
 
 MEASURES = (
     Measure("kernel", "kernel distance"),
@@ -24,6 +25,8 @@ MEASURES = (
     Measure("mse", "test MSE"),
     Measure("kernel_energy", "kernel distance, by the energy"),
     Measure("frechet_energy", "Frechet distance, by the energy"),
+    Measure("log_prob", "test log p(x), nats", lower=False),
+    Measure("log_normalizer", "log Z of the prior", lower=False),
     Measure("iterations", "iterations", lower=False),
     Measure("seconds", "seconds"),
 )
@@ -32,6 +35,7 @@ MEASURES = (
 _BATCH = 20  # images that go through a feature network at once
 _REAL = 2000  # training images that samples are compared with
 _RECONSTRUCTED = 1000
+_LIKELIHOOD = 32  # test images whose log p(x) is estimated
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ class Quality:
             figures[f"kernel{suffix}"] = kernel
         if learner.inference is not None:
             figures["mse"] = self.error(learner, seed)
+        if has_density(learner):
+            found = likelihood(learner, self.unseen[:_LIKELIHOOD], seed=seed)
+            figures["log_prob"] = found.log_prob
+            if learner.prior is not None:
+                figures["log_normalizer"] = found.log_normalizer
         return figures
 
     def distance(self, learner: Learner, source: str, seed: int) -> tuple[float, float]:

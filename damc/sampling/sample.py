@@ -12,7 +12,7 @@ __all__ = ["Draws", "sample"]
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -24,8 +24,12 @@ from damc.kernels.mover import Budget, Possible
 from damc.kernels.pilot import Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
+from damc.sampling.observations import check_alone
 from damc.sampling.supports import Support, as_support
 from damc.sampling.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
+
+if TYPE_CHECKING:
+    from damc.sampling.posterior import AmortizedPosterior
 
 _FIRST = 1024  # particles of the first annealing
 _SECOND = 2048  # of the second one
@@ -98,23 +102,57 @@ class Draws:
         return figure
 
 
+@overload
+def sample(
+    log_prob: Target,
+    dim: int,
+    n: int = ...,
+    *,
+    context: None = ...,
+    support: Any = ...,
+    seed: int = ...,
+    gradients: int | None = ...,
+    minutes: float = ...,
+) -> Draws: ...
+
+
+@overload
+def sample(
+    log_prob: Target,
+    dim: int,
+    n: int = ...,
+    *,
+    context: object,
+    support: Any = ...,
+    seed: int = ...,
+    gradients: int | None = ...,
+    minutes: float = ...,
+) -> AmortizedPosterior: ...
+
+
 def sample(
     log_prob: Target,
     dim: int,
     n: int = 10_000,
     *,
+    context: Any = None,
     support: Any = None,
     seed: int = 0,
     gradients: int | None = None,
     minutes: float = 5.0,
-) -> Draws:
+) -> Draws | AmortizedPosterior:
     """Draws from any continuous density, given by its unnormalized log-density.
+
+    With a context, the log-density is log p(z, x), and what comes back is one sampler of the
+    posteriors of all x; see `damc.sampling.conditional`.
 
     Args:
         log_prob: ``(B, dim)`` to ``(B,)``, in torch operations; it is given float64 points if it
             can take them. -inf and NaN mean that a point is impossible.
         dim: size of a point.
-        n: how many draws.
+        n: how many draws; with a context each call of ``draws`` says so itself.
+        context: of a conditional log-density, ``(z, x)`` to ``(B,)``: a simulator
+            ``(n, generator) -> (z, x)``, pairs of tensors (z, x), or observations x ``(N, ...)``.
         support: a constraint of `torch.distributions.constraints`, or a list of them; see
             `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
@@ -122,7 +160,8 @@ def sample(
         minutes: at most about so much time.
 
     Returns:
-        The draws. Look at `Draws.trusted` and `Draws.report` before you use them.
+        The draws, or with a context an `AmortizedPosterior`, whose ``draws(x)`` are those of one
+        observation. Look at `Draws.trusted` and `Draws.report` before you use them.
 
     Raises:
         BadInput: if an argument is not what it must be.
@@ -138,6 +177,12 @@ def sample(
             raise BadInput(f"{name} must be a positive whole number, got {value!r}")
     if not minutes > 0 or (gradients is not None and gradients < 1):
         raise BadInput(f"gradients and minutes must be positive, got {gradients} and {minutes}")
+    if context is not None:
+        from damc.sampling.conditional import amortize  # which needs `Draws`
+
+        return amortize(log_prob, dim, context, support=support, seed=seed, minutes=minutes,
+                        gradients=gradients)  # fmt: skip
+    check_alone(log_prob)
     bijection = as_support(support, dim)
     generator = torch.Generator().manual_seed(seed)
     target = _checked(log_prob, dim, bijection, generator)

@@ -29,6 +29,8 @@ from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report.page import Section
 from damc.tasks.generate import stream
+from damc.tasks.likelihood import Likelihood
+from damc.tasks.likelihood import likelihood as estimate
 from damc.tasks.reconstruct import Reconstruction, reconstruct
 from damc.tasks.summarize import Recorded, record
 from damc.tasks.trained import Trained
@@ -60,12 +62,14 @@ class Evaluation:
         reconstruction: of unseen images; None for a method without inference.
         moves: posterior moves after the amortizer's draw; None for inference of another kind.
         seconds: how long it took.
+        likelihood: of unseen images, if it was asked for.
     """
 
     distances: dict[str, tuple[Distance, Distance]]
     reconstruction: Reconstruction | None
     moves: int | None
     seconds: float
+    likelihood: Likelihood | None = None
 
     @property
     def table(self) -> list[Row]:
@@ -75,6 +79,8 @@ class Evaluation:
             for of, pair in self.distances.items()
             for found in pair
         ]
+        if self.likelihood is not None:
+            rows += [Row(*row) for row in self.likelihood.rows]
         if self.reconstruction is None:
             return rows
         numbers = self.reconstruction.table
@@ -93,6 +99,7 @@ class Evaluation:
             "table": [row._asdict() for row in self.table],
             "distances": {of: list(map(asdict, pair)) for of, pair in self.distances.items()},
             "reconstruction": self.reconstruction and self.reconstruction.table,
+            "likelihood": self.likelihood and self.likelihood.table,
             "notes": self.notes,
             "seconds": self.seconds,
         }
@@ -101,7 +108,8 @@ class Evaluation:
     def notes(self) -> list[str]:
         """Caveats about the numbers, each sentence once."""
         found = (distance.note for pair in self.distances.values() for distance in pair)
-        return [note for note in dict.fromkeys(found) if note]
+        notes = [note for note in dict.fromkeys(found) if note]
+        return notes if self.likelihood is None else [*notes, self.likelihood.note]
 
     @property
     def section(self) -> Section:
@@ -186,6 +194,7 @@ def evaluate(
     real: int = 10_000,
     limit: int | None = None,
     floor: bool = True,
+    likelihood: int = 0,
     seed: int = 0,
     progress: bool = False,
 ) -> Evaluation:
@@ -204,12 +213,17 @@ def evaluate(
         real: how many training images samples are compared with, the first.
         limit: how many unseen images are reconstructed, the first; all by default.
         floor: also measure the distance of unseen images, the least that can be expected.
+        likelihood: estimate log Z of the prior and log p(x) of so many unseen images, the first.
         seed: of all draws.
         progress: show progress bars.
     """
     if n < 3 or real < 3:
         raise BadInput(f"n and real must be at least 3, got {n} and {real}")
     start = time.monotonic()
+    nats = None
+    if likelihood:
+        first = unseen.batch(torch.arange(min(likelihood, len(unseen))))
+        nats = estimate(learner, first, seed=seed, progress=progress)
     shown = _First(train, real, "training images", progress)
     goal = cached_statistics(shown, features, cache, batch_size=_BATCH)
     split = f"train, the first {goal.images:,} images"
@@ -230,7 +244,7 @@ def evaluate(
     images = None
     if learner.inference is not None:
         images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
-    return Evaluation(found, images, _moves(learner), round(time.monotonic() - start, 2))
+    return Evaluation(found, images, _moves(learner), round(time.monotonic() - start, 2), nats)
 
 
 def evaluate_run(

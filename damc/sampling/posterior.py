@@ -1,0 +1,265 @@
+"""An amortized posterior: draws of p(z | x) for any observation x, each with its own verdict."""
+
+from __future__ import annotations
+
+__all__ = ["AmortizedPosterior"]
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from damc.amortize import Amortizer
+from damc.density import LogProb
+from damc.distillation import History
+from damc.errors import BadInput
+from damc.kernels.base import State
+from damc.kernels.hmc import HMC
+from damc.kernels.mover import Budget, Mover, Possible
+from damc.kernels.reference import Reference
+from damc.kernels.smc import Annealed, anneal, resample
+from damc.randomness import derive_seed
+from damc.sampling.observations import Conditional, as_observation
+from damc.sampling.pareto import effective_size, pareto_smoothed
+from damc.sampling.sample import Draws
+from damc.sampling.whiten import Whiten
+
+_BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
+_PARTICLES = 512  # of the annealing that checks the draws
+
+
+@dataclass(frozen=True)
+class AmortizedPosterior:
+    """What `damc.sample` returns when it is given a context.
+
+    Attributes:
+        target: log p(z, x).
+        amortizer: q(v | x), a diffusion model of whitened points.
+        whiten: v = L(x)^-1 (u - m(x)); u are the unconstrained coordinates of z.
+        u, x: some of the pairs that it learned from, ``(N, free)`` and ``(N, k)``.
+        history: of the distillation.
+        gradient_calls: of the training, counted for each point.
+        seed: of the training.
+    """
+
+    target: Conditional
+    amortizer: Amortizer
+    whiten: Whiten
+    u: Tensor = field(repr=False)
+    x: Tensor = field(repr=False)
+    history: History = field(repr=False)
+    gradient_calls: int
+    seed: int
+
+    def draws(
+        self,
+        x: Tensor,
+        n: int = 10_000,
+        *,
+        refine: bool = True,
+        weigh: bool = False,
+        check: bool = True,
+        seed: int = 0,
+    ) -> Draws:
+        """Draws from the posterior of one observation.
+
+        Points of q(z | x) are moved by Hamiltonian Monte Carlo on p(z | x), preconditioned by their
+        own covariance, until further moves do not change them. A small annealing that starts at
+        all points that the sampler learned from, and knows nothing of q, must agree with them.
+
+        Args:
+            x: the observation, of the shape of one context.
+            n: how many draws.
+            refine: move the draws; without it they are those of q alone, and not trusted unless
+                they are weighed.
+            weigh: compute q's own density, and from it importance weights p / q, Pareto-smoothed.
+                They give the evidence, and choose the draws that are moved in proportion to them,
+                so that the masses of separate modes are set right; without `refine` they are the
+                draws' weights. It costs far more than everything else.
+            check: compare with the annealing.
+            seed: of everything random.
+        """
+        if not isinstance(n, int) or n < 100:
+            raise BadInput(f"n must be a whole number of at least 100, got {n!r}")
+        observed = as_observation(x, self.target.shape)
+        generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
+        budget = Budget()
+        target = Possible(lambda u: self.target(u, observed.expand(len(u), -1)))
+        u, v = self._proposed(observed, n, generator)
+        value, grad = target.value_and_grad(u)
+        budget.spent += n
+        found = _Found(u, State(u, value, grad), value.new_zeros(n))
+        found.checks["impossible"] = float((value == -math.inf).double().mean())
+        if found.checks["impossible"] == 1:
+            raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
+        if weigh:
+            self._weigh(found, observed, v)
+        if refine:
+            _refine(found, target, budget, generator)
+        annealed = None
+        if check:
+            annealed = self._anneal(target, budget, generator)
+            found.compare(annealed)
+        trusted, report = found.verdict(refine, weigh, annealed)
+        evidence, error = found.evidence
+        if annealed is not None and annealed.finished and (not weigh or found.k > 0.7):
+            evidence, error = annealed.log_evidence, annealed.log_evidence_error
+        return Draws(
+            self.target.points(found.state.z),
+            found.log_weights,
+            evidence,
+            error,
+            found.ess,
+            trusted,
+            report,
+            budget.spent,
+            sampler=self,
+            checks=found.checks,
+        )
+
+    def _proposed(
+        self, observed: Tensor, n: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Points of q, unconstrained in float64 and whitened."""
+        v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0]
+        mean, factor = self.whiten.frame(observed)
+        return mean.double() + v.double() @ factor[0].double().T, v
+
+    def _weigh(self, found: _Found, observed: Tensor, v: Tensor) -> None:
+        """log p / q of every draw, smoothed, with mean weight 1, and the evidence."""
+        factor = self.whiten.frame(observed)[1]
+        parts = torch.split(v, 1000)
+        log_q = torch.cat(
+            [
+                self.amortizer.log_prob(part, observed.expand(len(part), -1), tolerance=0.2)
+                for part in parts
+            ]
+        )
+        assert found.state.log_prob is not None
+        raw = found.state.log_prob - log_q.double() + float(self.whiten.log_scale(factor))
+        smoothed, found.k = pareto_smoothed(raw)
+        n = len(raw)
+        log_mean = float(smoothed.logsumexp(0)) - math.log(n)
+        found.evidence = (float(raw.max()) + log_mean, 1 / math.sqrt(effective_size(smoothed)))
+        found.log_weights = smoothed - log_mean
+        found.checks |= {"pareto k": found.k, "effective share": effective_size(smoothed) / n}
+
+    @cached_property
+    def _reference(self) -> Reference:
+        found = Reference.fit(self.u, 1.3)
+        if found is None:
+            raise BadInput("the points of the context must spread in every direction")
+        return found
+
+    def _anneal(self, target: LogProb, budget: Budget, generator: torch.Generator) -> Annealed:
+        """Particles of the posterior that owe nothing to q."""
+        return anneal(
+            target, self._reference, particles=_PARTICLES, ess=0.7, budget=budget,
+            generator=generator,
+        )  # fmt: skip
+
+
+class _Found:
+    """Draws on their way."""
+
+    def __init__(self, proposed: Tensor, state: State, log_weights: Tensor) -> None:
+        self.proposed, self.state, self.log_weights = proposed, state, log_weights
+        self.evidence = (math.nan, math.inf)
+        self.k = math.nan
+        self.ess = float(len(proposed))
+        self.checks: dict[str, float] = {}
+
+    def compare(self, annealed: Annealed) -> None:
+        """How far the draws are from the annealing's particles."""
+        weights = self.log_weights if bool(self.log_weights.any()) else None
+        self.checks["annealed shift"] = differ(self.state, annealed.state, weights)
+        self.checks["log evidence error"] = annealed.log_evidence_error
+
+    def verdict(self, refine: bool, weigh: bool, annealed: Annealed | None) -> tuple[bool, str]:
+        """Whether every check passed, and one sentence that says why or why not."""
+        c, n = self.checks, len(self.proposed)
+        noise = math.sqrt(1 / 12 / (_PARTICLES / 4))  # resampled particles are worth fewer
+        gap = math.nan
+        if annealed is not None and annealed.finished and weigh and self.k < 0.7:
+            gap = abs(annealed.log_evidence - self.evidence[0])
+            c["evidence gap"] = gap
+        reasons = [
+            (not refine and not weigh, "they are those of q alone, neither weighed nor moved"),
+            (c["impossible"] > 0.5, f"{c['impossible']:.0%} of q's draws are impossible"),
+            (c.get("shift", 0) > 0.02 + 4 / math.sqrt(6 * n),
+             f"further moves still change them, by {c.get('shift', 0):.2f} of all ranks"),
+            (c.get("still", 0) > 0.02, f"{c.get('still', 0):.0%} of them could not be moved"),
+            (c.get("acceptance", 1) < 0.2,
+             f"the kernel accepts only {c.get('acceptance', 1):.0%} of its moves"),
+            (not refine and self.k > 0.7,
+             f"the weights have tails too heavy for a mean (Pareto k {self.k:.2f})"),
+            (annealed is not None and not annealed.finished,
+             "the annealing that checks them did not reach the posterior"),
+            (c.get("annealed shift", 0) > 0.05 + 4 * noise,
+             "an annealing that knows nothing of q ends elsewhere, by "
+             f"{c.get('annealed shift', 0):.2f} of all ranks"),
+            (gap > 0.5 + 4 * c.get("log evidence error", 0),
+             f"weights and annealing disagree on the evidence, by {gap:.2f}"),
+        ]  # fmt: skip
+        failed = [sentence for wrong, sentence in reasons if wrong]
+        if failed:
+            return False, f"do not trust these draws: {'; '.join(failed)}"
+        how = "moved until they stay" if refine else "weighed"
+        against = "" if annealed is None else ", and an annealing that knows nothing of q agrees"
+        return True, f"all checks passed: {n:,} draws of q, {how}{against}"
+
+
+def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Generator) -> None:
+    """Moves the draws until a further block of moves, as long as all before, changes nothing."""
+    state, n = found.state, len(found.proposed)
+    assert state.log_prob is not None and state.grad is not None
+    weights = torch.where(state.log_prob > -math.inf, found.log_weights, -math.inf)
+    found.ess = effective_size(weights)
+    index = resample(weights[None], generator)[0]
+    state = State(state.z[index], state.log_prob[index], state.grad[index])
+    found.log_weights = torch.zeros_like(found.log_weights)
+    d = state.z.shape[1]
+    leapfrogs = max(3, round(2 * math.sqrt(math.sqrt(d))))
+    mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
+    start = state
+    for moves in _BLOCKS:
+        before = state
+        state, accepted = mover.move(state, target, (moves, moves), budget, generator)
+        shift = differ(state, before)
+        if before is not start and shift < 3 / math.sqrt(6 * n):
+            break
+    found.checks |= {
+        "moves": float(state.moves),
+        "acceptance": accepted,
+        "shift": shift,
+        "still": float((state.z == start.z).all(1).double().mean()),
+        "q shift": differ(state, start),
+    }
+    found.state = state
+
+
+def differ(a: State, b: State, log_weights: Tensor | None = None) -> float:
+    """The largest difference of mean ranks, as a share of all ranks, between two sets of points.
+
+    Over the coordinates, their distances from the center and the log-density. It is the area under
+    the ROC curve less one half: 0 for equal laws, at most 0.5.
+
+    Args:
+        a, b: points with their log-density.
+        log_weights: of the points of `a`.
+    """
+    assert a.log_prob is not None and b.log_prob is not None
+    center = torch.cat([a.z, b.z]).median(0).values
+    f, g = (
+        torch.cat([s.z, (s.z - center).abs(), s.log_prob[:, None]], 1).T.contiguous()  # type: ignore[index]
+        for s in (a, b)
+    )
+    ordered = g.sort(1).values
+    below = torch.searchsorted(ordered, f) + torch.searchsorted(ordered, f, right=True)
+    area = below.double() / (2 * g.shape[1])
+    w = torch.full_like(area[0], 1 / len(area[0]))
+    if log_weights is not None:
+        w = torch.softmax(log_weights.double(), 0)
+    return float((area @ w - 0.5).abs().max())
