@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
-    from damc.sampling.sample import Draws, sample
+    from damc.sampling.assess import Assessment, assess
+    from damc.sampling.draws import Draws
+    from damc.sampling.sample import sample
     from damc.train.loop import fit
 
 __version__ = "0.1.0"
@@ -42,7 +44,9 @@ _PLACES = {
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
-    "damc.sampling.sample": ("Draws", "sample"),
+    "damc.sampling.assess": ("Assessment", "assess"),
+    "damc.sampling.draws": ("Draws",),
+    "damc.sampling.sample": ("sample",),
     "damc.train.loop": ("fit",),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
@@ -54,6 +58,7 @@ __all__ = [
     "MALA",
     "Amortizer",
     "AnomalyDetector",
+    "Assessment",
     "BadInput",
     "Diverged",
     "Draws",
@@ -71,6 +76,7 @@ __all__ = [
     "StepInfo",
     "Underdamped",
     "anneal",
+    "assess",
     "distill",
     "fit",
     "load",

@@ -212,7 +212,7 @@ class AncestralPaths:
         return keep[i] * alpha[i + 1] / alpha[i] * z + (1 - keep[i]) * alpha[i + 1] * clean
 
     def _noising(self, clean: Tensor, noisy: Tensor, i: int) -> Tensor:
-        """The log-density, under noising, of coming from the cleaner point to the one at level i."""
+        """The log-density of noising that takes the cleaner point to the one at level i."""
         spread = _levels(self.angles)[3][i]
         w = (noisy - self._shrink(i) * clean) / spread
         return (_log_normal(w) - spread.log()).sum(1)
