@@ -81,15 +81,14 @@ def _summit(
         top = value.argmax()
         peak = torch.where(value[top] > best, there[top], peak)
         best = torch.maximum(best, value[top])
-    summit: Tensor = peak
-    return summit
+    return peak
 
 
 def _directions(z: Tensor, generator: torch.Generator | None) -> Tensor:
     """L u of directions u, ``(k, d)``."""
     w = torch.empty(_DIRECTIONS, z.shape[1], dtype=z.dtype, device=z.device)
     w = w.normal_(generator=generator)
-    u = w / w.norm(dim=1, keepdim=True)
+    u: Tensor = w / w.norm(dim=1, keepdim=True)
     factor = covariance_factor(z)
     if factor is None:
         return u
