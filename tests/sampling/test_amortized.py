@@ -52,7 +52,7 @@ def test_it_learns_from_particles_and_their_gradients(q: Amortizer) -> None:
     x, w = sampler.weighted(2000, generator=seeded(4))
     assert x.shape == (2000, 2) and x.dtype == D
     assert abs(w.log_evidence) < max(0.05, 4 * w.log_evidence_error)
-    assert w.elbo < 0.02 and w.eubo > -0.02 and w.eubo - w.elbo < 0.5
+    assert w.elbo < 0.02 and w.eubo > -0.02 and 0 < w.eubo - w.elbo < 0.9
     assert w.k_hat < 0.7 and w.ess > 1000
     share = torch.softmax(w.log_weights, 0)
     mean, exact = (share[:, None] * x).sum(0), draw(200_000, 5)
