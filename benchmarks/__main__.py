@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
     parser.add_argument("--seeds", type=int, nargs="+", help=f"of {', '.join(SEEDED)}")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="their targets, by name")
+    parser.add_argument(
+        "--no-sampler", action="store_true", help="densities without their amortized samplers"
+    )
     given = parser.parse_args()
     unknown = set(given.names) - set(BENCHMARKS)
     if unknown:
@@ -58,7 +61,10 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.names or BENCHMARKS:
         choices = {"seeds": given.seeds, "names": given.only} if name in SEEDED else {}
-        rows = BENCHMARKS[name](**{key: value for key, value in choices.items() if value})
+        choices = {key: value for key, value in choices.items() if value}
+        if name == "densities":
+            choices["sampler"] = not given.no_sampler
+        rows = BENCHMARKS[name](**choices)
         file = given.out / f"{name}.json"
         file.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
         print(f"\n{_table(rows)}\nwritten to {file}")

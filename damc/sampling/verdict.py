@@ -181,11 +181,11 @@ def worth_each(states: list[State], islands: int) -> Tensor:
     z = torch.cat([state.z for state in states])
     value = torch.cat([evaluated(state) for state in states])
     f = torch.cat([z, (z - z.median(0).values).abs(), value[:, None]], 1)
-    column = f.T.contiguous()
-    ordered = column.sort(1).values
+    ordered, order = f.T.contiguous().sort(1)
     # The middle of equal values, so that a log-density that is constant tells islands not apart.
-    below = torch.searchsorted(ordered, column)
-    ranks = (below + torch.searchsorted(ordered, column, right=True)).T.to(f.dtype) / (2 * len(f))
+    below = torch.searchsorted(ordered, ordered)
+    middle = (below + torch.searchsorted(ordered, ordered, right=True)).to(f.dtype) / (2 * len(f))
+    ranks = torch.empty_like(middle).scatter(1, order, middle).T
     parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
     between, within = parts.mean(1).var(0), parts.var(1).mean(0)
     each = islands * within / between.clamp(min=1e-300)

@@ -95,7 +95,7 @@ def test_an_assessment_tells_a_good_sampler_from_bad_ones(q: Amortizer) -> None:
     shifted = assess(q, moved, n=1000)
     assert not shifted.trusted and "the kernel" in shifted.report
     lost = assess(q, another_mode, n=1000)
-    assert not lost.trusted and "never draws from 1" in lost.report
+    assert not lost.trusted and "it never draws from" in lost.report
 
 
 def test_assess_refuses_what_it_cannot_judge(q: Amortizer) -> None:
