@@ -17,10 +17,11 @@ from torch import Tensor
 
 from damc.density import LogProb
 from damc.kernels.mover import Budget, covariance_factor
-from damc.kernels.pilot import Paths, ascend, distinct
+from damc.kernels.pilot import Paths, ascend, distinct, elbo_of
 
 _ROUNDS = 60  # of a climb
 _MOST = 64  # regions kept
+_DRAWS = 64  # for the ELBO of a region
 _FACTORS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # how much further out than the points starts lie
 
 
@@ -31,7 +32,10 @@ def hunt(
     generator: torch.Generator | None = None,
 ) -> Paths:
     """Gaussians at the tops of climbs from starts ``(M, d)``, with their ELBOs; equal ones once."""
-    return _regions(ascend(target, starts, _ROUNDS, budget, generator, along=False))
+    found = _regions(ascend(target, starts, _ROUNDS, budget, generator, along=False))
+    # Afresh, since the largest of many estimates is too large.
+    elbo = elbo_of(target, found.mean, found.factor, _DRAWS, budget, generator)
+    return Paths(found.mean, found.factor, elbo)
 
 
 def scattered(z: Tensor, budget: Budget, generator: torch.Generator | None = None) -> Tensor:

@@ -11,7 +11,7 @@ is kept: it lies where the mass is, which need not be near the optimum (Zhang et
 
 from __future__ import annotations
 
-__all__ = ["Paths", "Pilot", "ascend", "distinct", "pilot"]
+__all__ = ["Paths", "Pilot", "ascend", "distinct", "elbo_of", "pilot"]
 
 import math
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def pilot(
         )
     worth = paths.elbo > paths.elbo.max() - 20 - dim
     # Afresh, since the largest of many estimates is too large.
-    elbo = _elbo(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
+    elbo = elbo_of(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
     paths = distinct(Paths(paths.mean[worth], paths.factor[worth], elbo))
     if dim > _DENSE:
         paths = _with_hessian(target, paths, budget, generator)
@@ -220,7 +220,7 @@ def _better(
     usable = (failed == 0) & factor.isfinite().flatten(1).all(1)
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     factor = torch.where(usable[:, None, None], factor, 1e-3 * eye)
-    elbo = torch.where(usable, _elbo(target, z, factor, _DRAWS, budget, generator), -math.inf)
+    elbo = torch.where(usable, elbo_of(target, z, factor, _DRAWS, budget, generator), -math.inf)
     up = elbo > best.elbo
     return Paths(
         torch.where(up[:, None], z, best.mean),
@@ -229,7 +229,7 @@ def _better(
     )
 
 
-def _elbo(
+def elbo_of(
     target: LogProb,
     mean: Tensor,
     factor: Tensor,
@@ -237,6 +237,7 @@ def _elbo(
     budget: Budget,
     generator: torch.Generator | None,
 ) -> Tensor:
+    """ELBOs of M Gaussians, ``(M,)``, each from so many draws."""
     z, log_q = _draw(mean, factor, draws, generator)
     value, _ = possible(target, z.flatten(0, 1))
     budget.spend(len(value))
@@ -325,7 +326,7 @@ def _with_hessian(
     if bool(failed):
         return paths
     factor = torch.linalg.cholesky(torch.cholesky_inverse(upper))
-    elbo = _elbo(target, z[None], factor[None], 64, budget, generator)
+    elbo = elbo_of(target, z[None], factor[None], 64, budget, generator)
     if float(elbo) < float(paths.elbo[best]):
         return paths
     return Paths(z[None], factor[None], elbo)

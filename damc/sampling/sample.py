@@ -12,17 +12,19 @@ from __future__ import annotations
 __all__ = ["sample"]
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from damc.density import LogProb, Target
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hunt import hunt, scattered, together
 from damc.kernels.mover import Budget, Possible
-from damc.kernels.pilot import Pilot, pilot
+from damc.kernels.pilot import Paths, Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
 from damc.randomness import derive_seed
@@ -99,100 +101,84 @@ def sample(
         raise BadInput(f"gradients and minutes must be positive, got {gradients} and {minutes}")
     bijection = as_support(support, dim)
     earlier = None if resume is None else _earlier(resume, dim)
-    calls, spent = (0, 0) if earlier is None else (earlier.calls, earlier.gradient_calls)
+    calls = 0 if earlier is None else earlier.calls
     generator = torch.Generator().manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
     target = checked(log_prob, dim, bijection, generator)
-
-    from tqdm.auto import tqdm
-
-    with tqdm(desc="sample", unit=" gradients", unit_scale=True, total=gradients,
-              disable=not progress) as bar:  # fmt: skip
-        budget = Budget(math.inf if gradients is None else gradients, 60 * minutes,
-                        watch=bar.update)  # fmt: skip
+    with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
+        budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
+        work = _Work(target, budget, generator, bar.set_description)
         if earlier is None:
-            bar.set_description("pilot")
-            size = dim if bijection is None else bijection.free
-            found = pilot(target, size, budget=budget, generator=generator)
-            first, found, reference = _approach(target, found, budget, generator, bar)
-            runs: list[Annealed] = []
+            first, found, reference = _approach(work, dim if bijection is None else bijection.free)
         else:
-            found, first, reference = earlier.found, earlier.first, earlier.reference
-            runs = earlier.runs
-        if _integrable(slopes := _slopes(target, first.state, budget, generator)):
-            runs = _annealings(target, first, reference, runs, budget, generator, bar)
-        second = joined(runs or [first])
-        bar.set_description("refine")
-        states, accepted = _refine(target, n, second, budget, generator)
+            first, found, reference = earlier.first, earlier.found, earlier.reference
+        slopes = _slopes(work, first.state)
+        runs = [] if earlier is None else [run for run in earlier.runs if run.finished]
         if _integrable(slopes):
-            slopes = _slopes(target, states[-1], budget, generator)
-        lost = lost_paths(found, second)
+            runs = _annealings(work, first, reference, runs)
+        second = joined(runs or [first])
+        states, accepted = _refine(work, n, second)
+        if _integrable(slopes):
+            slopes = _slopes(work, states[-1])
+    spent = budget.spent + (0 if earlier is None else earlier.gradient_calls)
+    lost = lost_paths(found, second)
     evidence = Evidence(target, bijection, found, first, reference, runs, second, states, accepted,
-                        lost, *slopes, budget, spent + budget.spent, calls + 1)  # fmt: skip
+                        lost, *slopes, budget, spent, calls + 1)  # fmt: skip
     draws = _draws(n, evidence, generator)
     return _with_sampler(draws, seed, progress) if amortize else draws
 
 
-def _approach(
-    target: LogProb, found: Pilot, budget: Budget, generator: torch.Generator, bar: Any
-) -> tuple[Annealed, Pilot, Reference]:
-    """A first annealing, a hunt for what it missed, and the reference of the next one."""
-    size = len(found.reference.mean)
-    bar.set_description("first annealing")
-    first = anneal(
-        target,
-        found.reference,
-        particles=_FIRST if size <= 60 else _FIRST // 4,
-        ess=0.7,
-        budget=budget,
-        generator=generator,
-    )
+@dataclass(frozen=True)
+class _Work:
+    """What every stage needs: the density on R^k, what may be spent, and whom to tell."""
+
+    target: LogProb
+    budget: Budget
+    generator: torch.Generator
+    stage: Callable[[str], None]
+
+
+def _approach(work: _Work, size: int) -> tuple[Annealed, Pilot, Reference]:
+    """A pilot, a first annealing, a hunt for what both missed, and the next one's reference."""
+    work.stage("pilot")
+    found = pilot(work.target, size, budget=work.budget, generator=work.generator)
+    work.stage("first annealing")
+    first = _anneal(work, found.reference, _FIRST if size <= 60 else _FIRST // 4, 0.7, (2, 12))
     if not first.finished:
         return first, found, found.reference
-    bar.set_description("hunt")
-    starts = scattered(first.state.z, budget, generator)
-    if len(starts):
-        more = hunt(target, starts, budget, generator)
-        found = replace(found, paths=together(found.paths, more))
-        if lost_paths(found, first):
-            found = _widened(target, found, first, generator)
+    work.stage("hunt")
     z = first.state.z
-    fitted = None
-    if len(z) >= 10 * size and not lost_paths(found, first):
-        fitted = Reference.fit(z, 1.3)
+    starts = scattered(z, work.budget, work.generator)
+    if len(starts):
+        more = hunt(work.target, starts, work.budget, work.generator)
+        found = replace(found, paths=together(found.paths, more))
+    if lost_paths(found, first):
+        return first, found, _widened(work, found, first)
+    fitted = Reference.fit(z, 1.3) if len(z) >= 10 * size else None
     return first, found, fitted or found.reference
 
 
-def _widened(target: LogProb, found: Pilot, first: Annealed, generator: torch.Generator) -> Pilot:
-    """The pilot with a reference that covers the regions found since, too."""
+def _widened(work: _Work, found: Pilot, first: Annealed) -> Reference:
+    """A reference that covers the first particles and all regions with a fair share of mass."""
     fair = found.paths.elbo > first.log_evidence - 4
-    mean, factor = found.paths.mean[fair], found.paths.factor[fair]
-    each = max(8, len(first.state.z) // max(1, len(mean)))
-    w = torch.empty(len(mean), each, mean.shape[1], dtype=mean.dtype).normal_(generator=generator)
-    points = torch.cat([first.state.z, (mean[:, None] + w @ factor.mT).flatten(0, 1)])
-    return replace(found, reference=Reference.fit(points) or found.reference)
+    regions = Paths(found.paths.mean[fair], found.paths.factor[fair], found.paths.elbo[fair])
+    each = max(8, len(first.state.z) // len(regions.elbo))
+    points = regions.draw(each, work.generator)[0].flatten(0, 1)
+    return Reference.fit(torch.cat([first.state.z, points])) or found.reference
 
 
 def _annealings(
-    target: LogProb,
-    first: Annealed,
-    reference: Reference,
-    earlier: list[Annealed],
-    budget: Budget,
-    generator: torch.Generator,
-    bar: Any,
+    work: _Work, first: Annealed, reference: Reference, earlier: list[Annealed]
 ) -> list[Annealed]:
     """Annealings from the second reference, all of one size: more where islands differ."""
-    bar.set_description("annealing")
+    work.stage("annealing")
+    budget = work.budget
     pace = budget.elapsed / max(1, budget.spent)  # seconds for a gradient
     most = _affordable(first, pace, budget)
     if earlier:
-        size = len(earlier[-1].state.z)
-        if most < size and size != len(first.state.z):
-            return earlier
-        return [*earlier, _anneal(target, reference, size, budget, generator)]
+        return [*earlier, _anneal(work, reference, len(earlier[-1].state.z))]
     if first.finished and most < len(first.state.z):  # no budget for another
         return [first]
-    runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
+    runs = [_anneal(work, reference, min(_SECOND, most))]
     # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
     while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
         particles = min(_MOST, most)
@@ -200,25 +186,25 @@ def _annealings(
         late = budget.elapsed + pace * price > 0.7 * budget.seconds
         if late or budget.spent + price > 0.7 * budget.gradients:
             break
-        runs.append(_anneal(target, reference, particles, budget, generator))
+        runs.append(_anneal(work, reference, particles))
     return runs[1:] or runs
 
 
 def _anneal(
-    target: LogProb,
+    work: _Work,
     reference: Reference,
     particles: int,
-    budget: Budget,
-    generator: torch.Generator,
+    ess: float = 0.9,
+    moves: tuple[int, int] = (3, 12),
 ) -> Annealed:
     return anneal(
-        target,
+        work.target,
         reference,
         particles=particles,
-        ess=0.9,
-        moves=(3, 12),
-        budget=budget,
-        generator=generator,
+        ess=ess,
+        moves=moves,
+        budget=work.budget,
+        generator=work.generator,
     )
 
 
@@ -241,10 +227,10 @@ def _differ(done: Annealed) -> bool:
     return few or done.log_evidence_error > 0.03
 
 
-def _refine(
-    target: LogProb, n: int, second: Annealed, budget: Budget, generator: torch.Generator
-) -> tuple[list[State], float]:
+def _refine(work: _Work, n: int, second: Annealed) -> tuple[list[State], float]:
     """Sweeps of moves over all particles, each of them a set of draws."""
+    work.stage("refine")
+    budget = work.budget
     particles, size = second.state.z.shape
     least = math.ceil(n / particles)
     heavy = tail_index(second.state.z) > _HEAVY
@@ -255,7 +241,7 @@ def _refine(
     state, states, accepted, start = second.state, list[State](), 0.0, budget.spent
     for _ in range(most):
         state, accepted = second.mover.move(
-            state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
+            state, Possible(work.target), (moves, 2 * moves), budget, work.generator, adapt=False
         )
         states.append(state)
         enough = len(states) >= least and budget.spent > 2 * start and not heavy
@@ -264,14 +250,12 @@ def _refine(
     return states, accepted
 
 
-def _slopes(
-    target: LogProb, state: State, budget: Budget, generator: torch.Generator
-) -> tuple[float, float]:
+def _slopes(work: _Work, state: State) -> tuple[float, float]:
     """How the density's mass changes far away from the points, and close to the highest ones."""
     highest = evaluated(state).topk(min(_PEAKS, len(state.z))).indices
     z = state.z[:: max(1, len(state.z) // 4096)]
-    far = tail(target, z, budget, generator)
-    return far, pole(target, z, state.z[highest], budget, generator)
+    far = tail(work.target, z, work.budget, work.generator)
+    return far, pole(work.target, z, state.z[highest], work.budget, work.generator)
 
 
 def _integrable(slopes: tuple[float, float]) -> bool:
