@@ -153,7 +153,7 @@ def _amortized(known: Known, draws: damc.Draws, seed: int, row: Row) -> list[dic
     start = time.process_time()
     q = draws.sampler
     seconds = time.process_time() - start
-    x, w = q.weighted(10_000, generator=torch.Generator().manual_seed(seed))
+    x, w = q.weighted(4000, generator=torch.Generator().manual_seed(seed))
     error = w.log_evidence - known.log_evidence
     more = {"gap": round(w.eubo - w.elbo, 2), "seconds": round(seconds, 1)}
     weighted = {
