@@ -33,6 +33,7 @@ from damc.sampling.check import checked, positive
 from damc.sampling.draws import Draws
 from damc.sampling.shells import FALLS, pole, tail
 from damc.sampling.supports import as_support
+from damc.sampling.thinning import thin
 from damc.sampling.verdict import (
     Evidence,
     evaluated,
@@ -252,6 +253,8 @@ def _refine(work: _Work, n: int, second: Annealed) -> tuple[list[State], float]:
 
 def _slopes(work: _Work, state: State) -> tuple[float, float]:
     """How the density's mass changes far away from the points, and close to the highest ones."""
+    if work.budget.left <= 0:  # not trusted anyway
+        return -math.inf, math.inf
     highest = evaluated(state).topk(min(_PEAKS, len(state.z))).indices
     z = state.z[:: max(1, len(state.z) // 4096)]
     far = tail(work.target, z, work.budget, work.generator)
@@ -271,13 +274,8 @@ def _draws(n: int, evidence: Evidence, generator: torch.Generator) -> Draws:
     value = torch.stack([evaluated(state) for state in states])
     z = z.view(len(z), islands, -1, size).transpose(0, 1).flatten(1, 2)
     value = value.view(len(value), islands, -1).transpose(0, 1).flatten(1, 2)
-    # Systematically along the log-density, so that those kept have the tails of all that were
-    # made; then in random order.
     each = math.ceil(n / islands)
-    u = torch.rand(islands, 1, generator=generator, dtype=value.dtype)
-    position = ((torch.arange(each) + u) * (value.shape[1] / each)).long()
-    index = value.argsort(1).gather(1, position.clamp(max=value.shape[1] - 1))
-    index = index.gather(1, torch.rand(islands, each, generator=generator).argsort(1))
+    index = thin(z, value, each, generator)
     z = z.gather(1, index[..., None].expand(-1, -1, size))
     weights = (second.island_evidence - second.log_evidence)[:, None].expand(-1, each)
     chosen = z.flatten(0, 1)[:n]

@@ -19,7 +19,7 @@ from torch import Tensor
 from damc.density import LogProb
 from damc.kernels.mover import Budget, covariance_factor, possible
 
-_DIRECTIONS = 256
+_DIRECTIONS = 128
 _OUTER = (3.0, 6.0)  # log10 of distances, in sds, beyond which m must fall
 _INNER = (-7.0, -3.0)  # below which it must fall towards a summit
 _CLIMB = 40  # steps to a summit
