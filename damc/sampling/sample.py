@@ -31,8 +31,8 @@ from damc.randomness import derive_seed
 from damc.sampling.amortized import amortized
 from damc.sampling.check import checked, positive
 from damc.sampling.draws import Draws
-from damc.sampling.shells import FALLS, pole, tail
-from damc.sampling.supports import as_support
+from damc.sampling.shells import FALLS, OUTER, OUTER_OF_SUPPORT, pole, tail
+from damc.sampling.supports import Support, as_support
 from damc.sampling.thinning import thin
 from damc.sampling.verdict import (
     Evidence,
@@ -107,7 +107,7 @@ def sample(
     target = checked(log_prob, dim, bijection, generator)
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
         budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
-        work = _Work(target, budget, generator, bar.set_description)
+        work = _Work(target, bijection, budget, generator, bar.set_description)
         if earlier is None:
             first, found, reference = _approach(work, dim if bijection is None else bijection.free)
         else:
@@ -133,6 +133,7 @@ class _Work:
     """What every stage needs: the density on R^k, what may be spent, and whom to tell."""
 
     target: LogProb
+    support: Support | None
     budget: Budget
     generator: torch.Generator
     stage: Callable[[str], None]
@@ -257,7 +258,8 @@ def _slopes(work: _Work, state: State) -> tuple[float, float]:
         return -math.inf, math.inf
     highest = evaluated(state).topk(min(_PEAKS, len(state.z))).indices
     z = state.z[:: max(1, len(state.z) // 4096)]
-    far = tail(work.target, z, work.budget, work.generator)
+    decades = OUTER if work.support is None else OUTER_OF_SUPPORT
+    far = tail(work.target, z, work.budget, work.generator, decades)
     return far, pole(work.target, z, state.z[highest], work.budget, work.generator)
 
 

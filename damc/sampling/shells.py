@@ -11,7 +11,7 @@ A density has a finite integral only if m falls as r grows beyond all bounds, an
 
 from __future__ import annotations
 
-__all__ = ["pole", "tail"]
+__all__ = ["FALLS", "OUTER", "OUTER_OF_SUPPORT", "pole", "tail"]
 
 import torch
 from torch import Tensor
@@ -20,7 +20,10 @@ from damc.density import LogProb
 from damc.kernels.mover import Budget, covariance_factor, possible
 
 _DIRECTIONS = 128
-_OUTER = (3.0, 6.0)  # log10 of distances, in sds, beyond which m must fall
+OUTER = (3.0, 6.0)
+"""log10 of the distances, in sds, between which m must fall."""
+OUTER_OF_SUPPORT = (0.7, 1.3)
+"""The same where bijections lead to a support: their tails fall fast, and are rounded off soon."""
 _INNER = (-7.0, -3.0)  # below which it must fall towards a summit
 _CLIMB = 40  # steps to a summit
 FALLS = -0.1
@@ -28,7 +31,11 @@ FALLS = -0.1
 
 
 def tail(
-    target: LogProb, z: Tensor, budget: Budget, generator: torch.Generator | None = None
+    target: LogProb,
+    z: Tensor,
+    budget: Budget,
+    generator: torch.Generator | None = None,
+    decades: tuple[float, float] = OUTER,
 ) -> float:
     """The largest slope d log m / d log r far away from the draws ``(n, d)``.
 
@@ -38,11 +45,11 @@ def tail(
     d = z.shape[1]
     center = z.median(0).values
     u = _directions(z, generator)
-    shells = _slopes(target, center, u, d, _OUTER, budget, together=True)
+    shells = _slopes(target, center, u, d, decades, budget, together=True)
     spread = z.quantile(0.84, 0) - z.quantile(0.16, 0) if len(z) <= 10_000 else z.std(0)
     some = torch.randperm(d, generator=generator, device=z.device)[:128]
     axes = torch.diag(spread)[some]
-    lines = _slopes(target, center, torch.cat([axes, -axes]), 1, _OUTER, budget, together=False)
+    lines = _slopes(target, center, torch.cat([axes, -axes]), 1, decades, budget, together=False)
     return float(torch.cat([shells, lines]).max())
 
 

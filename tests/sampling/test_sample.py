@@ -59,6 +59,15 @@ def test_a_support_bounds_the_draws() -> None:
     assert abs(found.log_evidence - math.log(10)) < 0.05
 
 
+def test_far_out_on_a_support_numbers_are_rounded_and_no_density_is_improper() -> None:
+    law = torch.distributions.Dirichlet(torch.tensor([2.0, 0.5, 1.0], dtype=D), validate_args=False)
+    found = sample(law, 3, n=1000, support=constraints.simplex)
+    assert found.trusted and abs(found.log_evidence) < 0.1
+    # 1 / x on the half-line has no integral, and that is still seen.
+    endless = sample(lambda x: -x.log().sum(1), 1, 500, support=constraints.positive)
+    assert not endless.trusted and "improper" in endless.report
+
+
 def test_two_far_modes_of_different_width_get_their_masses() -> None:
     def log_prob(z: Tensor) -> Tensor:
         left = math.log(0.7 / 1.0**2) - (z + 20).square().sum(1) / 2
