@@ -104,6 +104,7 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         "tail": tail_index(torch.cat([state.z for state in e.states])),
         "tail slope": e.tail_slope,
         "pole slope": e.pole_slope,
+        "endless": _endless(e.support, after.z),
     }
     noise = shift_noise(len(after.z), after.z.shape[1], ess)
     reasons = [
@@ -117,6 +118,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
          f"finite integral (its mass changes as r^{e.tail_slope:.1f} with the distance r)"),
         (e.pole_slope < -FALLS, "the density is unbounded: it has a pole that is too steep to "
          f"have a finite integral (its mass changes as r^{e.pole_slope:.1f} at the distance r)"),
+        (checks["endless"] > 0.02, f"the density is improper: {checks['endless']:.0%} of the draws "
+         "lie beyond 1e100, near the end of the numbers that a computer has"),
         (grown > 0.25 + noise, "draws spread further the longer they move: the density may be "
          f"improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
         (checks["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "
@@ -164,6 +167,16 @@ def of_weights(
             f"{abs(between):.2f}",
         )
     ]
+
+
+def _endless(support: Support | None, z: Tensor) -> float:
+    """The share of points ``(n, d)`` that lie beyond 1e100 on the support.
+
+    A density such as 1 / x on a half-line is flat in the log of x, in which moves are made, and
+    ends only where numbers do.
+    """
+    x = z if support is None else support(z)[0]
+    return float((x.abs() > 1e100).any(1).double().mean())
 
 
 def worth(states: list[State], islands: int) -> float:
