@@ -20,6 +20,7 @@ from benchmarks import (
     sampling,
     sbi,
     steps,
+    verdict,
 )
 from benchmarks.timing import machine
 
@@ -36,7 +37,9 @@ BENCHMARKS = {
     "densities": densities.rows,
     "posteriors": densities.posteriors,
     "sbi": sbi.rows,
+    "verdict": verdict.rows,
 }
+SEEDED = ("densities", "posteriors", "verdict")  # they take seeds, and names of targets
 
 
 def main() -> None:
@@ -45,6 +48,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--check", action="store_true", help="hold ratios against their floors")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"of {', '.join(SEEDED)}")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="their targets, by name")
+    parser.add_argument(
+        "--no-sampler", action="store_true", help="densities without their amortized samplers"
+    )
     given = parser.parse_args()
     unknown = set(given.names) - set(BENCHMARKS)
     if unknown:
@@ -54,7 +62,11 @@ def main() -> None:
         raise SystemExit("\n".join(failures) if failures else 0)
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.names or BENCHMARKS:
-        rows = BENCHMARKS[name]()
+        choices = {"seeds": given.seeds, "names": given.only} if name in SEEDED else {}
+        choices = {key: value for key, value in choices.items() if value}
+        if name == "densities":
+            choices["sampler"] = not given.no_sampler
+        rows = BENCHMARKS[name](**choices)
         file = given.out / f"{name}.json"
         file.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
         print(f"\n{_table(rows)}\nwritten to {file}")

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 __all__ = ["plain", "posteriors", "rows"]
 
+import itertools
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import damc
-from benchmarks.posteriors import POSTERIORS, load
+from benchmarks.posteriors import POSTERIORS, Posterior, load
 from benchmarks.targets import TARGETS, Known
+from damc.metrics import c2st
 from damc.sampling.supports import as_support
 
 CHAINS = 500
+Row = Callable[..., dict[str, Any]]
 
 
-def rows(seed: int = 0, names: list[str] | None = None) -> list[dict[str, Any]]:
-    """Every known density: damc.sample, MALA and HMC of as many gradients, and exact draws."""
+def rows(
+    seeds: Sequence[int] = (0,), names: Sequence[str] | None = None, sampler: bool = True
+) -> list[dict[str, Any]]:
+    """Every known density: damc.sample and its amortized sampler, annealed SMC alone, MALA and HMC
+    of as many gradients, and exact draws."""
     table = []
     for known in TARGETS:
-        if names is None or known.name in names:
-            table += _compared(known, seed)
+        if not names or known.name in names:
+            for seed in seeds:
+                table += _compared(known, seed, sampler)
     return table
 
 
 def posteriors(
-    seed: int = 0, names: list[str] | None = None, minutes: float = 5.0
+    seeds: Sequence[int] = (0,), names: Sequence[str] | None = None, minutes: float = 5.0
 ) -> list[dict[str, Any]]:
-    """Posteriors of real data against the summaries of their reference draws."""
+    """Posteriors of real data against the summaries of their reference draws, and against the
+    draws themselves (C2ST) if the folder of them is named by DAMC_POSTERIORS."""
     table = []
-    for name in names or [name for name in POSTERIORS if name != "lgcp_pines"]:
+    chosen = names or [name for name in POSTERIORS if name != "lgcp_pines"]
+    for name, seed in itertools.product(chosen, seeds):
         model = load(name)
         start = time.perf_counter()
         draws = damc.sample(model.log_prob, model.dim, seed=seed, minutes=minutes)
@@ -52,8 +64,10 @@ def posteriors(
         table.append(
             {
                 "posterior": name,
+                "seed": seed,
                 "d": model.dim,
                 **errors,
+                "C2ST": _c2st(model, draws),
                 "log evidence": f"{draws.log_evidence:.3f} +- {draws.log_evidence_error:.3f}",
                 "known": "" if gap is None else gap,
                 "ESS": round(draws.ess),
@@ -82,23 +96,30 @@ def plain(kernel: damc.Kernel, known: Known, gradients: int, seed: int, n: int =
     return u if support is None else support(u)[0]
 
 
-def _compared(known: Known, seed: int) -> list[dict[str, Any]]:
-    many = known.draw(400_000, torch.Generator().manual_seed(1))
-    truth = (many.mean(0), many.std(0), *_quantiles(many, torch.zeros(len(many))))
+def _compared(known: Known, seed: int, sampler: bool) -> list[dict[str, Any]]:
+    if known.truth is None:
+        many = known.draw(400_000, torch.Generator().manual_seed(1))
+        truth = torch.stack([many.mean(0), many.std(0), *_quantiles(many, torch.zeros(len(many)))])
+    else:
+        truth = known.truth
 
     def row(what: str, z: Tensor, log_weights: Tensor, **more: Any) -> dict[str, Any]:
+        judged = z[:, : known.judged] if known.judged else z
         found = {
             "target": known.name,
+            "seed": seed,
             "sampler": what,
-            **_errors(z, log_weights, *truth),
+            **_errors(judged, log_weights, *truth),
             "modes": _modes(known, z, log_weights),
         }
-        blank = {"log Z error": "", "gradient calls": "", "seconds": "", "trusted": ""}
+        blank = {"log Z error": "", "ESS": "", "gap": "", "gradient calls": "", "seconds": "",
+                 "trusted": ""}  # fmt: skip
         return {**found, **blank, **more}
 
-    start = time.perf_counter()
+    start = time.process_time()
     draws = damc.sample(known.log_prob, known.dim, support=known.support, seed=seed)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
+    calls = draws.gradient_calls
     error = draws.log_evidence - known.log_evidence
     table = [
         row(
@@ -107,26 +128,78 @@ def _compared(known: Known, seed: int) -> list[dict[str, Any]]:
             draws.log_weights,
             **{
                 "log Z error": f"{error:+.3f} +- {draws.log_evidence_error:.3f}",
-                "gradient calls": f"{draws.gradient_calls:,}",
+                "ESS": round(draws.ess),
+                "gradient calls": f"{calls:,}",
                 "seconds": round(seconds, 1),
                 "trusted": draws.trusted,
             },
         )
     ]
-    kernels: list[tuple[str, Callable[[], damc.Kernel]]] = [
-        ("MALA", lambda: damc.MALA(0.1)),
-        ("HMC", lambda: damc.HMC(0.1)),
-    ]
-    for what, make in kernels:
-        start = time.perf_counter()
-        z = plain(make(), known, draws.gradient_calls, seed)
-        spent = {
-            "gradient calls": f"{draws.gradient_calls:,}",
-            "seconds": round(time.perf_counter() - start, 1),
-        }
+    if sampler:
+        table += _amortized(known, draws, seed, row)
+    table.append(_annealed(known, seed, row))
+    kernels: list[tuple[str, damc.Kernel]] = [("MALA", damc.MALA(0.1)), ("HMC", damc.HMC(0.1))]
+    for what, kernel in kernels:
+        start = time.process_time()
+        z = plain(kernel, known, calls, seed)
+        spent = {"gradient calls": f"{calls:,}", "seconds": round(time.process_time() - start, 1)}
         table.append(row(f"{what}, {CHAINS} chains from N(0, I)", z, torch.zeros(len(z)), **spent))
     exact = known.draw(10_000, torch.Generator().manual_seed(seed))
     return [*table, row("exact draws", exact, torch.zeros(len(exact)))]
+
+
+def _amortized(known: Known, draws: damc.Draws, seed: int, row: Row) -> list[dict[str, Any]]:
+    """q alone and q with its weights; the gap is EUBO - ELBO."""
+    start = time.process_time()
+    q = draws.sampler
+    seconds = time.process_time() - start
+    x, w = q.weighted(4000, generator=torch.Generator().manual_seed(seed))
+    error = w.log_evidence - known.log_evidence
+    more = {"gap": round(w.eubo - w.elbo, 2), "seconds": round(seconds, 1)}
+    weighted = {
+        **more,
+        "log Z error": f"{error:+.3f} +- {w.log_evidence_error:.3f}",
+        "ESS": f"{w.ess:.0f} (k-hat {w.k_hat:.2f})",
+    }
+    return [
+        row("its sampler q alone", x, torch.zeros(len(x)), **more),
+        row("q, weighted", x, w.log_weights, **weighted),
+    ]
+
+
+def _annealed(known: Known, seed: int, row: Row) -> dict[str, Any]:
+    """`damc.anneal` with its defaults: one annealing, no refinement, no verdict."""
+    support = as_support(known.support, known.dim)
+    size = known.dim if support is None else support.free
+    target = known.log_prob if support is None else support.pull_back(known.log_prob)
+    start = time.process_time()
+    done = damc.anneal(target, dim=size, generator=torch.Generator().manual_seed(seed))
+    error = done.log_evidence - known.log_evidence
+    z = done.state.z if support is None else support(done.state.z)[0]
+    spent = {
+        "log Z error": f"{error:+.3f} +- {done.log_evidence_error:.3f}",
+        "gradient calls": f"{done.gradient_calls:,}",
+        "seconds": round(time.process_time() - start, 1),
+    }
+    return row("damc.anneal alone", z, done.log_weights, **spent)
+
+
+def _c2st(model: Posterior, draws: damc.Draws, n: int = 2000) -> Any:
+    """The larger accuracy of two classifiers against reference draws, on standardized parameters;
+    empty where there are none."""
+    folder = os.environ.get("DAMC_POSTERIORS")
+    file = None if folder is None else Path(folder) / model.name / "draws.npz"
+    if file is None or not file.exists():
+        return ""
+    reference = torch.as_tensor(np.load(file)["draws"]).double()
+    z = model.parameters(draws.samples)
+    if model.by_log:
+        z, reference = z.log(), reference.log()
+    g = torch.Generator().manual_seed(0)
+    a = z[torch.multinomial(draws.log_weights.exp(), n, generator=g)]
+    b = reference[torch.randperm(len(reference), generator=g)[:n]]
+    center, scale = reference.mean(0), reference.std(0)
+    return round(c2st((a - center) / scale, (b - center) / scale, generator=g), 3)
 
 
 def _errors(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from damc.kernels.underdamped import Underdamped
     from damc.latent import EnergyPrior, LatentModel, Posterior
     from damc.learn import DAMC, Learner
-    from damc.sampling.sample import Draws, sample
+    from damc.sampling.assess import Assessment, assess
+    from damc.sampling.draws import Draws
+    from damc.sampling.sample import sample
     from damc.train.callbacks import EarlyStopping, StopTraining
     from damc.train.loop import fit
 
@@ -43,7 +45,9 @@ _PLACES = {
     "damc.kernels.underdamped": ("Underdamped",),
     "damc.latent": ("EnergyPrior", "LatentModel", "Posterior"),
     "damc.learn": ("DAMC", "Learner"),
-    "damc.sampling.sample": ("Draws", "sample"),
+    "damc.sampling.assess": ("Assessment", "assess"),
+    "damc.sampling.draws": ("Draws",),
+    "damc.sampling.sample": ("sample",),
     "damc.train.callbacks": ("EarlyStopping", "StopTraining"),
     "damc.train.loop": ("fit",),
 }
@@ -56,6 +60,7 @@ __all__ = [
     "MALA",
     "Amortizer",
     "AnomalyDetector",
+    "Assessment",
     "BadInput",
     "Diverged",
     "Draws",
@@ -75,6 +80,7 @@ __all__ = [
     "StopTraining",
     "Underdamped",
     "anneal",
+    "assess",
     "distill",
     "fit",
     "load",

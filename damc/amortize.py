@@ -46,6 +46,7 @@ class Amortizer(nn.Module):
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
+        fourier: frequencies of the denoiser's sines and cosines of z, by default dim / 2.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
@@ -69,6 +70,7 @@ class Amortizer(nn.Module):
         gamma: float = 1.0,
         guidance: float = 0.0,
         residual: bool = True,
+        fourier: int | None = None,
         standardize: bool = False,
     ) -> None:
         super().__init__()
@@ -88,13 +90,14 @@ class Amortizer(nn.Module):
             "gamma": gamma,
             "guidance": guidance,
             "residual": residual,
+            "fourier": fourier,
             "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
         self.schedule = TruncatedCosine()
         self.denoiser = VectorDenoiser(
-            dim, embedding, capacity=capacity, widths=widths, residual=residual
+            dim, embedding, capacity=capacity, widths=widths, residual=residual, fourier=fourier
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None

@@ -57,6 +57,8 @@ class VectorDenoiser(nn.Module):
         widths: hidden widths of the three levels, before `capacity`.
         time: size of the time embedding.
         residual: eps^ = z_u + net, as in the paper's code; False is eps^ = net.
+        fourier: learned frequencies of the sines and cosines of z, by default dim / 2; more of them
+            resolve many modes in few dimensions.
     """
 
     frequencies: Tensor
@@ -70,6 +72,7 @@ class VectorDenoiser(nn.Module):
         widths: Sequence[int] = (128, 256, 256),
         time: int = 128,
         residual: bool = True,
+        fourier: int | None = None,
     ) -> None:
         super().__init__()
         if dim < 1 or embedding < 1 or not capacity > 0 or time < 4 or time % 2:
@@ -80,14 +83,15 @@ class VectorDenoiser(nn.Module):
         self.dim, self.embedding, self.residual = dim, embedding, residual
         w1, w2, w3 = (max(1, round(width * capacity)) for width in widths)
         self.widths = [w1, w2, w3, w3, w2, w1, dim]
-        features = dim + 2 * max(1, dim // 2)
+        fourier = max(1, dim // 2) if fourier is None else fourier
+        features = dim + 2 * fourier
         inputs = (features, w1, w2, w3, w3 + w3, w2 + w2, w1 + w1)
 
         half = time // 2
         exponents = torch.arange(half, dtype=torch.float64) / (half - 1)
         self.register_buffer("frequencies", 10_000**-exponents, persistent=False)
         self.time = nn.Sequential(nn.Linear(time, time), nn.SiLU(), nn.Linear(time, time))
-        self.fourier = nn.Parameter(torch.randn(dim, max(1, dim // 2)))
+        self.fourier = nn.Parameter(torch.randn(dim, fourier))
         self.context = nn.Linear(time + embedding, sum(self.widths))
         self.blocks = nn.ModuleList(map(Block, inputs, self.widths))
 

@@ -6,6 +6,7 @@ __all__ = ["Budget", "Mover", "Possible", "covariance_factor", "possible"]
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -24,12 +25,21 @@ class Budget:
     Args:
         gradients: gradients of the log-density, counted for each point.
         seconds: time from now.
+        spent: gradients so far.
+        watch: told of what was spent, gradients at a time.
     """
 
     gradients: float = math.inf
     seconds: float = math.inf
     spent: int = 0
     start: float = field(default_factory=time.monotonic)
+    watch: Callable[[int], object] | None = None
+
+    def spend(self, gradients: int) -> None:
+        """Counts what was spent."""
+        self.spent += gradients
+        if self.watch is not None:
+            self.watch(gradients)
 
     @property
     def elapsed(self) -> float:
@@ -88,7 +98,7 @@ class Mover:
         for done in range(1, most + 1):
             state, acceptance = self.step(state, target, generator, done)
             accepted.append(acceptance)
-            budget.spent += self.kernel.leapfrogs * len(start)
+            budget.spend(self.kernel.leapfrogs * len(start))
             away = float(self.whiten(state.z - start).square().mean())
             if (done >= least and away < 1.1 * reached) or budget.left <= 0:
                 break

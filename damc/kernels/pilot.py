@@ -11,7 +11,7 @@ is kept: it lies where the mass is, which need not be near the optimum (Zhang et
 
 from __future__ import annotations
 
-__all__ = ["Paths", "Pilot", "ascend", "pilot"]
+__all__ = ["Paths", "Pilot", "ascend", "distinct", "elbo_of", "pilot"]
 
 import math
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from damc.kernels.mover import Budget, Mover, Possible, possible
 from damc.kernels.reference import Reference
 
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the starts
+_FAR = 300.0  # of the farthest of those that lie in the same direction in every coordinate
 _DRAWS = 8  # for an ELBO
 _IDLE = 10  # rounds without a gain, after which a path has ended
 _DENSE = 60  # dimensions up to which points tell a covariance, and no Hessian is computed
@@ -86,14 +87,14 @@ def pilot(
         )
     worth = paths.elbo > paths.elbo.max() - 20 - dim
     # Afresh, since the largest of many estimates is too large.
-    elbo = _elbo(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
-    paths = _distinct(Paths(paths.mean[worth], paths.factor[worth], elbo))
+    elbo = elbo_of(target, paths.mean[worth], paths.factor[worth], 64, budget, generator)
+    paths = distinct(Paths(paths.mean[worth], paths.factor[worth], elbo))
     if dim > _DENSE:
         paths = _with_hessian(target, paths, budget, generator)
     each = max(8, 512 // len(paths.elbo))
     z, log_q = paths.draw(each, generator)
     value, grad = possible(target, z.flatten(0, 1))
-    budget.spent += len(value)
+    budget.spend(len(value))
     # Truncated importance weights: each path's points move to where it is likely.
     weight = value.view_as(log_q) - log_q
     weight = torch.minimum(weight, weight.logsumexp(1, True) - math.log(each) / 2)
@@ -125,8 +126,14 @@ def ascend(
     iterations: int,
     budget: Budget,
     generator: torch.Generator | None = None,
+    *,
+    along: bool = True,
 ) -> Paths:
-    """M paths of BFGS at once, from z ``(M, d)``, and the Gaussian of largest ELBO on each."""
+    """M paths of BFGS at once, from z ``(M, d)``, and the Gaussian of largest ELBO on each.
+
+    Args:
+        along: look for it all along a path, and not only at its end, which is cheaper.
+    """
     m, d = z.shape
     value, grad = possible(target, z)
     eye = torch.eye(d, dtype=z.dtype, device=z.device)
@@ -156,7 +163,7 @@ def ascend(
         fresh = fresh & ~curved
         gain = new_value - value
         z, value, grad = new, new_value, new_grad
-        if (k < 30 or k % 5 == 0) if d <= _DENSE else k % 50 == 49:
+        if along and ((k < 30 or k % 5 == 0) if d <= _DENSE else k % 50 == 49):
             best = _better(target, best, z, h, budget, generator)
         # A path that found no step starts again with a diagonal H: only twice in a row it ends.
         idle = torch.where(gain < 1e-6, idle + 1, 0)
@@ -177,7 +184,7 @@ def _line_search(
     for _ in range(11):
         there = z + t * p
         v, g = possible(target, torch.where(there.isfinite(), there, z))
-        budget.spent += len(z)
+        budget.spend(len(z))
         take = ~done & (v >= value + 1e-4 * t * slope) & (v > value)
         new = torch.where(take[:, None], there, new)
         new_value, new_grad = (
@@ -213,7 +220,7 @@ def _better(
     usable = (failed == 0) & factor.isfinite().flatten(1).all(1)
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     factor = torch.where(usable[:, None, None], factor, 1e-3 * eye)
-    elbo = torch.where(usable, _elbo(target, z, factor, _DRAWS, budget, generator), -math.inf)
+    elbo = torch.where(usable, elbo_of(target, z, factor, _DRAWS, budget, generator), -math.inf)
     up = elbo > best.elbo
     return Paths(
         torch.where(up[:, None], z, best.mean),
@@ -222,7 +229,7 @@ def _better(
     )
 
 
-def _elbo(
+def elbo_of(
     target: LogProb,
     mean: Tensor,
     factor: Tensor,
@@ -230,9 +237,10 @@ def _elbo(
     budget: Budget,
     generator: torch.Generator | None,
 ) -> Tensor:
+    """ELBOs of M Gaussians, ``(M,)``, each from so many draws."""
     z, log_q = _draw(mean, factor, draws, generator)
     value, _ = possible(target, z.flatten(0, 1))
-    budget.spent += len(value)
+    budget.spend(len(value))
     value = value.view_as(log_q)
     inside = value > -math.inf
     count = inside.sum(1)
@@ -241,7 +249,7 @@ def _elbo(
     return torch.where(count > 0, mean_log + (count / draws).log(), -math.inf)
 
 
-def _distinct(paths: Paths) -> Paths:
+def distinct(paths: Paths) -> Paths:
     """Without the paths whose Gaussian holds the center of a clearly better one.
 
     Those describe a region worse that another path describes well, and mostly far too wide.
@@ -282,8 +290,13 @@ def _starts(
     own = torch.rand(tries // 2, dim, dtype=dtype, generator=generator, device=device)
     scale[::2] = scales[(own * len(SCALES)).long()]
     z = w * scale
+    # Some in the same direction in every coordinate: in many dimensions no other start is as far
+    # along the diagonal, where symmetric models have their modes.
+    u = 2 * torch.rand(tries // 10, 1, dtype=dtype, generator=generator, device=device) - 1
+    diagonal = slice(1, 10 * len(u), 10)
+    z[diagonal] = u.sign() * (u.abs() * math.log(_FAR)).exp() + 0.3 * w[diagonal]
     value, _ = possible(target, z)
-    budget.spent += tries
+    budget.spend(tries)
     z = z[value > -math.inf]
     if not len(z):
         raise Diverged(
@@ -305,7 +318,7 @@ def _with_hessian(
         move = torch.zeros(len(part), d, dtype=z.dtype, device=z.device)
         move[torch.arange(len(part), device=z.device), part] = step[part]
         grads = possible(target, torch.cat([z + move, z - move]))[1]
-        budget.spent += 2 * len(part)
+        budget.spend(2 * len(part))
         up, down = grads.chunk(2)
         rows.append((down - up) / (2 * step[part])[:, None])
     precision = torch.cat(rows)
@@ -313,7 +326,7 @@ def _with_hessian(
     if bool(failed):
         return paths
     factor = torch.linalg.cholesky(torch.cholesky_inverse(upper))
-    elbo = _elbo(target, z[None], factor[None], 64, budget, generator)
+    elbo = elbo_of(target, z[None], factor[None], 64, budget, generator)
     if float(elbo) < float(paths.elbo[best]):
         return paths
     return Paths(z[None], factor[None], elbo)

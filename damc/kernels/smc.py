@@ -128,7 +128,7 @@ def anneal(
     z = reference.sample(particles, generator)
     path = _Path(frozen(target), reference)
     p, r = path.parts(z)
-    budget.spent += particles
+    budget.spend(particles)
     scale = getattr(reference, "factor", None)
     leapfrogs = leapfrogs or _leapfrogs(z.shape[1])
     mover = Mover(HMC(0.5, leapfrogs=leapfrogs, target_acceptance=None, scale=scale))

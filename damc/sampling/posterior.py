@@ -21,9 +21,9 @@ from damc.kernels.mover import Budget, Mover, Possible
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
+from damc.sampling.draws import Draws
 from damc.sampling.observations import Conditional, as_observation
 from damc.sampling.pareto import effective_size, pareto_smoothed
-from damc.sampling.sample import Draws
 from damc.sampling.whiten import Whiten
 
 _BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
@@ -115,7 +115,6 @@ class AmortizedPosterior:
             trusted,
             report,
             budget.spent,
-            sampler=self,
             checks=found.checks,
         )
 

@@ -1,32 +1,49 @@
 """`damc.sample`: draws from any density in one call, with evidence, weights and a verdict.
 
 A pilot finds where the density is, annealed SMC carries particles there twice (the second time from
-a reference that fits what the first one found), more moves of the kernel refine them, and the
-verdict says whether all of this agrees; see `damc.kernels.pilot`, `damc.kernels.smc` and
-`damc.sampling.verdict`.
+a reference that fits what the first one found), climbs from scattered starts hunt for regions that
+both missed, more moves of the kernel refine the particles, and the verdict says whether all of this
+agrees; see `damc.kernels.pilot`, `damc.kernels.smc`, `damc.kernels.hunt` and
+`damc.sampling.verdict`. `damc.sampling.amortized` makes a sampler of the particles.
 """
 
 from __future__ import annotations
 
-__all__ = ["Draws", "sample"]
+__all__ = ["sample"]
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import Tensor
+from tqdm.auto import tqdm
 
-from damc.density import LogProb, Target, as_log_prob
+from damc.density import LogProb, Target
 from damc.errors import BadInput
 from damc.kernels.base import State
+from damc.kernels.hunt import hunt, scattered, together
 from damc.kernels.mover import Budget, Possible
-from damc.kernels.pilot import Pilot, pilot
+from damc.kernels.pilot import Paths, Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
+from damc.randomness import derive_seed
+from damc.sampling.amortized import amortized
+from damc.sampling.check import checked, positive
+from damc.sampling.draws import Draws
 from damc.sampling.observations import check_alone
+from damc.sampling.shells import FALLS, OUTER, OUTER_OF_SUPPORT, pole, tail
 from damc.sampling.supports import Support, as_support
-from damc.sampling.verdict import Evidence, evaluated, lost_paths, verdict, worth, worth_each
+from damc.sampling.thinning import thin
+from damc.sampling.verdict import (
+    Evidence,
+    evaluated,
+    lost_paths,
+    tail_index,
+    verdict,
+    worth,
+    worth_each,
+)
 
 if TYPE_CHECKING:
     from damc.sampling.posterior import AmortizedPosterior
@@ -37,69 +54,9 @@ _MOST = 8192  # of each later one, made only where islands differ
 _RUNS = 6  # of those, at most
 _REFINE = 24  # moves after annealing, at least
 _POOL = 8  # draws made for each one kept
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Draws from a density, and how far they can be trusted.
-
-    Attributes:
-        samples: ``(n, d)``, float64.
-        log_weights: ``(n,)``, with mean weight 1; draws of one island share theirs.
-        log_evidence: log Z, the log of the integral of the density.
-        log_evidence_error: its standard error.
-        ess: how many independent draws they are worth.
-        trusted: whether every check passed.
-        report: one sentence that says why, or why not.
-        gradient_calls: gradients of the log-density, counted for each point.
-        sampler: an amortized sampler of the same density, if one was trained.
-        checks: the figures behind the verdict.
-        islands: groups of draws that are independent of each other, in equal parts in order.
-    """
-
-    samples: Tensor
-    log_weights: Tensor
-    log_evidence: float
-    log_evidence_error: float
-    ess: float
-    trusted: bool
-    report: str
-    gradient_calls: int
-    sampler: Any = None
-    checks: dict[str, float] = field(default_factory=dict)
-    islands: int = ISLANDS
-
-    def to_arviz(self) -> Any:
-        """The draws as arviz's `InferenceData`, an island being a chain."""
-        try:
-            import arviz
-        except ImportError as error:
-            raise BadInput(
-                "to_arviz needs arviz, which is not installed: pip install 'damc[diagnostics]'"
-            ) from error
-        each = len(self.samples) // self.islands
-        z = self.samples[: each * self.islands].view(self.islands, each, -1).numpy()
-        weights = self.log_weights[: each * self.islands].view(self.islands, each).numpy()
-        return arviz.from_dict({"z": z}, sample_stats={"log_weight": weights})
-
-    def plot(self, most: int = 5) -> Any:
-        """Histograms and pairs of the first coordinates, as a matplotlib figure."""
-        from matplotlib.figure import Figure
-
-        k = min(most, self.samples.shape[1])
-        figure = Figure(figsize=(2.2 * k, 2.2 * k), layout="constrained")
-        axes = figure.subplots(k, k, squeeze=False)
-        z, weights = self.samples[:, :k].numpy(), self.log_weights.exp().numpy()
-        for i in range(k):
-            for j in range(k):
-                if i == j:
-                    axes[i, i].hist(z[:, i], bins=60, weights=weights, density=True)
-                elif i > j:
-                    axes[i, j].scatter(z[:, j], z[:, i], s=1, alpha=0.3, linewidths=0)
-                else:
-                    axes[i, j].set_axis_off()
-        figure.suptitle(self.report, fontsize=8, wrap=True)
-        return figure
+_HEAVY_POOL = 40  # where tails are heavy
+_HEAVY = 0.25  # the tail index from which on draws have no fourth moment
+_PEAKS = 3  # of the highest particles, climbed from to look for poles
 
 
 @overload
@@ -113,6 +70,9 @@ def sample(
     seed: int = ...,
     gradients: int | None = ...,
     minutes: float = ...,
+    amortize: bool = ...,
+    resume: Draws | None = ...,
+    progress: bool = ...,
 ) -> Draws: ...
 
 
@@ -140,6 +100,9 @@ def sample(
     seed: int = 0,
     gradients: int | None = None,
     minutes: float = 5.0,
+    amortize: bool = False,
+    resume: Draws | None = None,
+    progress: bool = False,
 ) -> Draws | AmortizedPosterior:
     """Draws from any continuous density, given by its unnormalized log-density.
 
@@ -157,7 +120,11 @@ def sample(
             `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
         gradients: at most so many gradients of the log-density, counted for each point.
-        minutes: at most about so much time.
+        minutes: at most about so much time, without that of `amortize`.
+        amortize: train `Draws.sampler` at once, and hear what its weights say of the evidence.
+        resume: draws of an earlier call for the same density, to go on from with a new budget: its
+            particles are kept, and as many again are made beside them.
+        progress: show a bar.
 
     Returns:
         The draws, or with a context an `AmortizedPosterior`, whose ``draws(x)`` are those of one
@@ -172,46 +139,96 @@ def sample(
         >>> draws.trusted, draws.samples.shape
         (True, torch.Size([1000, 2]))
     """
-    for name, value in (("dim", dim), ("n", n)):
-        if not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} must be a positive whole number, got {value!r}")
+    positive(dim=dim, n=n)
     if not minutes > 0 or (gradients is not None and gradients < 1):
         raise BadInput(f"gradients and minutes must be positive, got {gradients} and {minutes}")
     if context is not None:
-        from damc.sampling.conditional import amortize  # which needs `Draws`
+        from damc.sampling.conditional import amortize as amortize_posterior
 
-        return amortize(log_prob, dim, context, support=support, seed=seed, minutes=minutes,
-                        gradients=gradients)  # fmt: skip
+        return amortize_posterior(log_prob, dim, context, support=support, seed=seed,
+                                  minutes=minutes, gradients=gradients)  # fmt: skip
     check_alone(log_prob)
     bijection = as_support(support, dim)
-    generator = torch.Generator().manual_seed(seed)
-    target = _checked(log_prob, dim, bijection, generator)
-    budget = Budget(math.inf if gradients is None else gradients, 60 * minutes)
-    size = dim if bijection is None else bijection.free
-    found = pilot(target, size, budget=budget, generator=generator)
-    evidence = _run(target, found, n, budget, generator)
-    return _draws(n, bijection, evidence, generator)
+    earlier = None if resume is None else _earlier(resume, dim)
+    calls = 0 if earlier is None else earlier.calls
+    generator = torch.Generator().manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
+    target = checked(log_prob, dim, bijection, generator)
+    with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
+        budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
+        work = _Work(target, bijection, budget, generator, bar.set_description)
+        if earlier is None:
+            first, found, reference = _approach(work, dim if bijection is None else bijection.free)
+        else:
+            first, found, reference = earlier.first, earlier.found, earlier.reference
+        slopes = _slopes(work, first.state)
+        runs = [] if earlier is None else [run for run in earlier.runs if run.finished]
+        if _integrable(slopes):
+            runs = _annealings(work, first, reference, runs)
+        second = joined(runs or [first])
+        states, accepted = _refine(work, n, second)
+        if _integrable(slopes):
+            slopes = _slopes(work, states[-1])
+    spent = budget.spent + (0 if earlier is None else earlier.gradient_calls)
+    lost = lost_paths(found, second)
+    evidence = Evidence(target, bijection, found, first, reference, runs, second, states, accepted,
+                        lost, *slopes, budget, spent, calls + 1)  # fmt: skip
+    draws = _draws(n, evidence, generator)
+    return _with_sampler(draws, seed, progress) if amortize else draws
 
 
-def _run(
-    target: LogProb, found: Pilot, n: int, budget: Budget, generator: torch.Generator
-) -> Evidence:
-    """All annealings and the moves after them."""
-    size = len(found.reference.mean)
-    count = _FIRST if size <= 60 else _FIRST // 4
-    start = budget.elapsed
-    first = anneal(target, found.reference, particles=count, ess=0.7, budget=budget,
-                   generator=generator)  # fmt: skip
-    pace = (budget.elapsed - start) / first.gradient_calls  # seconds for a gradient
-    reference = found.reference
-    if first.finished and not lost_paths(found, first):
-        z = first.state.z
-        reference = (Reference.fit(z, 1.3) if len(z) >= 10 * size else None) or reference
+@dataclass(frozen=True)
+class _Work:
+    """What every stage needs: the density on R^k, what may be spent, and whom to tell."""
+
+    target: LogProb
+    support: Support | None
+    budget: Budget
+    generator: torch.Generator
+    stage: Callable[[str], None]
+
+
+def _approach(work: _Work, size: int) -> tuple[Annealed, Pilot, Reference]:
+    """A pilot, a first annealing, a hunt for what both missed, and the next one's reference."""
+    work.stage("pilot")
+    found = pilot(work.target, size, budget=work.budget, generator=work.generator)
+    work.stage("first annealing")
+    first = _anneal(work, found.reference, _FIRST if size <= 60 else _FIRST // 4, 0.7, (2, 12))
+    if not first.finished:
+        return first, found, found.reference
+    work.stage("hunt")
+    z = first.state.z
+    starts = scattered(z, work.budget, work.generator)
+    if len(starts):
+        more = hunt(work.target, starts, work.budget, work.generator)
+        found = replace(found, paths=together(found.paths, more))
+    if lost_paths(found, first):
+        return first, found, _widened(work, found, first)
+    fitted = Reference.fit(z, 1.3) if len(z) >= 10 * size else None
+    return first, found, fitted or found.reference
+
+
+def _widened(work: _Work, found: Pilot, first: Annealed) -> Reference:
+    """A reference that covers the first particles and all regions with a fair share of mass."""
+    fair = found.paths.elbo > first.log_evidence - 4
+    regions = Paths(found.paths.mean[fair], found.paths.factor[fair], found.paths.elbo[fair])
+    each = max(8, len(first.state.z) // len(regions.elbo))
+    points = regions.draw(each, work.generator)[0].flatten(0, 1)
+    return Reference.fit(torch.cat([first.state.z, points])) or found.reference
+
+
+def _annealings(
+    work: _Work, first: Annealed, reference: Reference, earlier: list[Annealed]
+) -> list[Annealed]:
+    """Annealings from the second reference, all of one size: more where islands differ."""
+    work.stage("annealing")
+    budget = work.budget
+    pace = budget.elapsed / max(1, budget.spent)  # seconds for a gradient
     most = _affordable(first, pace, budget)
-    if first.finished and most < count:  # no budget for another
-        runs = [first]
-    else:
-        runs = [_anneal(target, reference, min(_SECOND, most), budget, generator)]
+    if earlier:
+        return [*earlier, _anneal(work, reference, len(earlier[-1].state.z))]
+    if first.finished and most < len(first.state.z):  # no budget for another
+        return [first]
+    runs = [_anneal(work, reference, min(_SECOND, most))]
     # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
     while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
         particles = min(_MOST, most)
@@ -219,28 +236,35 @@ def _run(
         late = budget.elapsed + pace * price > 0.7 * budget.seconds
         if late or budget.spent + price > 0.7 * budget.gradients:
             break
-        runs.append(_anneal(target, reference, particles, budget, generator))
-    second = joined(runs[1:] or runs)
-    states, accepted = _refine(target, n, second, budget, generator)
-    return Evidence(found, first, second, states, accepted, lost_paths(found, second), budget)
+        runs.append(_anneal(work, reference, particles))
+    return runs[1:] or runs
 
 
 def _anneal(
-    target: LogProb,
+    work: _Work,
     reference: Reference,
     particles: int,
-    budget: Budget,
-    generator: torch.Generator,
+    ess: float = 0.9,
+    moves: tuple[int, int] = (3, 12),
 ) -> Annealed:
     return anneal(
-        target,
+        work.target,
         reference,
         particles=particles,
-        ess=0.9,
-        moves=(3, 12),
-        budget=budget,
-        generator=generator,
+        ess=ess,
+        moves=moves,
+        budget=work.budget,
+        generator=work.generator,
     )
+
+
+def _affordable(first: Annealed, pace: float, budget: Budget) -> int:
+    """As many particles as the budget bears, going by what the first annealing cost."""
+    each = 2.5 * first.gradient_calls / len(first.state.z)
+    by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * pace) if pace else math.inf
+    by_calls = 0.5 * (budget.gradients - budget.spent) / each
+    most = max(1.0, min(_MOST, by_time, by_calls))
+    return ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
 
 
 def _differ(done: Annealed) -> bool:
@@ -253,39 +277,46 @@ def _differ(done: Annealed) -> bool:
     return few or done.log_evidence_error > 0.03
 
 
-def _refine(
-    target: LogProb, n: int, second: Annealed, budget: Budget, generator: torch.Generator
-) -> tuple[list[State], float]:
+def _refine(work: _Work, n: int, second: Annealed) -> tuple[list[State], float]:
     """Sweeps of moves over all particles, each of them a set of draws."""
+    work.stage("refine")
+    budget = work.budget
     particles, size = second.state.z.shape
     least = math.ceil(n / particles)
-    most = max(least, math.ceil(min(_POOL * n, max(n, 4_000_000 // size)) / particles))
+    heavy = tail_index(second.state.z) > _HEAVY
+    pool = min((_HEAVY_POOL if heavy else _POOL) * n, max(n, 4_000_000 // size))
+    most = max(least, math.ceil(pool / particles))
     moves = max(3, math.ceil(_REFINE / most))
     second.mover.adapt(second.state.z)
     state, states, accepted, start = second.state, list[State](), 0.0, budget.spent
     for _ in range(most):
         state, accepted = second.mover.move(
-            state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
+            state, Possible(work.target), (moves, 2 * moves), budget, work.generator, adapt=False
         )
         states.append(state)
-        enough = len(states) >= least and budget.spent > 2 * start
+        enough = len(states) >= least and budget.spent > 2 * start and not heavy
         if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
             break
     return states, accepted
 
 
-def _affordable(first: Annealed, pace: float, budget: Budget) -> int:
-    """As many particles as the budget bears, going by what the first annealing cost."""
-    each = 2.5 * first.gradient_calls / len(first.state.z)
-    by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * pace)
-    by_calls = 0.5 * (budget.gradients - budget.spent) / each
-    most = max(1.0, min(_MOST, by_time, by_calls))
-    return ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
+def _slopes(work: _Work, state: State) -> tuple[float, float]:
+    """How the density's mass changes far away from the points, and close to the highest ones."""
+    if work.budget.left <= 0:  # not trusted anyway
+        return -math.inf, math.inf
+    highest = evaluated(state).topk(min(_PEAKS, len(state.z))).indices
+    z = state.z[:: max(1, len(state.z) // 4096)]
+    decades = OUTER if work.support is None else OUTER_OF_SUPPORT
+    far = tail(work.target, z, work.budget, work.generator, decades)
+    return far, pole(work.target, z, state.z[highest], work.budget, work.generator)
 
 
-def _draws(
-    n: int, bijection: Support | None, evidence: Evidence, generator: torch.Generator
-) -> Draws:
+def _integrable(slopes: tuple[float, float]) -> bool:
+    """Whether nothing speaks against a finite integral."""
+    return slopes[0] <= FALLS and slopes[1] >= -FALLS
+
+
+def _draws(n: int, evidence: Evidence, generator: torch.Generator) -> Draws:
     """n draws, equally many of every island."""
     second, states = evidence.second, evidence.states
     islands, size = len(second.island_evidence), second.state.z.shape[1]
@@ -293,66 +324,43 @@ def _draws(
     value = torch.stack([evaluated(state) for state in states])
     z = z.view(len(z), islands, -1, size).transpose(0, 1).flatten(1, 2)
     value = value.view(len(value), islands, -1).transpose(0, 1).flatten(1, 2)
-    # Systematically along the log-density, so that those kept have the tails of all that were
-    # made; then in random order.
     each = math.ceil(n / islands)
-    u = torch.rand(islands, 1, generator=generator, dtype=value.dtype)
-    position = ((torch.arange(each) + u) * (value.shape[1] / each)).long()
-    index = value.argsort(1).gather(1, position.clamp(max=value.shape[1] - 1))
-    index = index.gather(1, torch.rand(islands, each, generator=generator).argsort(1))
+    index = thin(z, value, each, generator)
     z = z.gather(1, index[..., None].expand(-1, -1, size))
     weights = (second.island_evidence - second.log_evidence)[:, None].expand(-1, each)
-    u = z.flatten(0, 1)[:n]
-    x = u if bijection is None else bijection(u)[0]
+    chosen = z.flatten(0, 1)[:n]
+    support = evidence.support
     trusted, report, checks = verdict(evidence)
     return Draws(
-        x,
+        chosen if support is None else support(chosen)[0],
         weights.flatten()[:n].clone(),
         second.log_evidence if second.finished else math.nan,
         second.log_evidence_error if second.finished else math.inf,
-        min(float(n), worth(states, islands)),
+        min(float(n), checks["ess"]),
         trusted,
         report,
-        evidence.budget.spent,
+        evidence.gradient_calls,
         checks=checks,
         islands=islands,
+        evidence=evidence,
     )
 
 
-def _checked(
-    log_prob: Target, dim: int, bijection: Support | None, generator: torch.Generator
-) -> LogProb:
-    """The target on unconstrained float64 points, tried out once."""
-    function = as_log_prob(log_prob)
-    size = dim if bijection is None else bijection.free
-    u = torch.randn(8, size, dtype=torch.float64, generator=generator)
-    x = u if bijection is None else bijection(u)[0]
-    value: Any = None
-    problem: Exception | None = None
-    for dtype in (torch.float64, torch.get_default_dtype()):
-        try:
-            value = function(x.to(dtype).requires_grad_())
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            problem = problem or error
-            continue
-        break
-    else:
-        raise BadInput(
-            f"log_prob must take points of shape (B, {dim}) in torch operations; on (8, {dim}) it "
-            f"raised {type(problem).__name__}: {problem}"
-        ) from problem
-    if not isinstance(value, Tensor):
-        raise BadInput(f"log_prob must return a tensor, got {type(value).__name__}")
-    if value.shape != (8,):
-        raise BadInput(
-            f"log_prob must return one value for each point, shape (8,) for (8, {dim}), got shape "
-            f"{tuple(value.shape)}"
-        )
-    if not value.requires_grad:
-        raise BadInput("log_prob must depend on its points through torch operations")
+def _with_sampler(draws: Draws, seed: int, progress: bool) -> Draws:
+    """The draws with their sampler, and a verdict that has heard its weights."""
+    assert draws.evidence is not None
+    sampler = amortized(draws.evidence, seed=seed, progress=progress)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "weights of the sampler"))
+    _, weights = sampler.weighted(2000, generator=generator)
+    trusted, report, checks = verdict(draws.evidence, weights)
+    judged = replace(draws, trusted=trusted, report=report, checks=checks)
+    judged.__dict__["sampler"] = sampler  # where its cached property looks first
+    return judged
 
-    def cast(x: Tensor) -> Tensor:
-        return function(x.to(dtype)).to(x.dtype)
 
-    plain = function if dtype == torch.float64 else cast
-    return plain if bijection is None else bijection.pull_back(plain)
+def _earlier(resume: Draws, dim: int) -> Evidence:
+    if not isinstance(resume, Draws) or resume.evidence is None:
+        raise BadInput(f"resume must be draws of an earlier call, got {type(resume).__name__}")
+    if resume.samples.shape[1] != dim:
+        raise BadInput(f"resume must be draws of dimension {dim}, got {resume.samples.shape[1]}")
+    return resume.evidence

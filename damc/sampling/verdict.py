@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["Evidence", "evaluated", "lost_paths", "tail_index", "verdict", "worth", "worth_each"]
+__all__ = [
+    "Evidence",
+    "evaluated",
+    "far_paths",
+    "lost_paths",
+    "shift",
+    "shift_noise",
+    "tail_index",
+    "verdict",
+    "worth",
+    "worth_each",
+]
 
 import math
 from dataclasses import dataclass
@@ -10,10 +21,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from damc.density import LogProb
 from damc.kernels.base import State
 from damc.kernels.mover import Budget
-from damc.kernels.pilot import Pilot
+from damc.kernels.pilot import Paths, Pilot
+from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
+from damc.sampling.shells import FALLS
+from damc.sampling.supports import Support
+from damc.sampling.weights import Weights
+
+_COMPARED = 4096  # points whose quantiles are compared
 
 
 @dataclass(frozen=True)
@@ -21,30 +39,53 @@ class Evidence:
     """All that a verdict looks at.
 
     Attributes:
-        found: by the pilot.
-        first, second: both annealings.
+        target: the log-density on R^k.
+        support: leads from R^k to the density's support.
+        found: by the pilot and by hunting.
+        first: the annealing from the pilot's reference.
+        reference: of the later ones.
+        runs: the later ones, the last of them used.
+        second: those joined.
         states: the particles after each sweep of moves that followed.
         acceptance: of the last sweep.
-        lost: paths of the pilot, good ones, that no particle is near to.
-        budget: spent.
+        lost: paths, good ones, that no particle is near to.
+        tail_slope: d log m / d log r far away; see `damc.sampling.shells`.
+        pole_slope: the same close to the highest peaks.
+        budget: of the last call.
+        gradient_calls: of all calls.
+        calls: how many calls of `damc.sample` this is the result of.
     """
 
+    target: LogProb
+    support: Support | None
     found: Pilot
     first: Annealed
+    reference: Reference
+    runs: list[Annealed]
     second: Annealed
     states: list[State]
     acceptance: float
     lost: int
+    tail_slope: float
+    pole_slope: float
     budget: Budget
+    gradient_calls: int
+    calls: int = 1
 
 
-def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
-    """Whether every check passed, one sentence that says why or why not, and the figures."""
+def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dict[str, float]]:
+    """Whether every check passed, one sentence that says why or why not, and the figures.
+
+    Args:
+        e: what was found.
+        weights: those of an amortized sampler's draws, if there is one.
+    """
     islands = len(e.second.island_evidence)
     before, after = e.second.state, e.states[-1]
-    moved, grown = _shift(before.z, after.z)
+    moved, grown = shift(before.z, after.z)
     still = float((before.z == after.z).all(1).double().mean())
-    ess, least = worth(e.states, islands), worth_each(e.states, islands).min()
+    each = worth_each(e.states, islands)
+    ess, least = float(1 / (1 / each).mean()), float(each.min())
     error = e.second.log_evidence_error
     gap = abs(e.second.log_evidence - e.first.log_evidence)
     bound = float(e.found.paths.elbo.max()) - e.second.log_evidence
@@ -56,13 +97,16 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
         "growth": grown,
         "still": still,
         "ess": ess,
-        "least ess": float(least),
+        "least ess": least,
         "evidence gap": gap,
         "elbo above evidence": bound,
         "lost paths": float(e.lost),
         "tail": tail_index(torch.cat([state.z for state in e.states])),
+        "tail slope": e.tail_slope,
+        "pole slope": e.pole_slope,
+        "endless": _endless(e.support, after.z),
     }
-    noise = math.sqrt(2 / max(ess, 1.0))
+    noise = shift_noise(len(after.z), after.z.shape[1], ess)
     reasons = [
         (
             not e.second.finished,
@@ -70,11 +114,17 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
             "target is out of reach of its reference",
         ),
         (e.budget.left <= 0, "the budget ended before all moves were made"),
-        (grown > 0.25 + 4 * noise, "draws spread further the longer they move: the density may "
-         f"be improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
+        (e.tail_slope > FALLS, "the density is improper: far away it falls too slowly to have a "
+         f"finite integral (its mass changes as r^{e.tail_slope:.1f} with the distance r)"),
+        (e.pole_slope < -FALLS, "the density is unbounded: it has a pole that is too steep to "
+         f"have a finite integral (its mass changes as r^{e.pole_slope:.1f} at the distance r)"),
+        (checks["endless"] > 0.02, f"the density is improper: {checks['endless']:.0%} of the draws "
+         "lie beyond 1e100, near the end of the numbers that a computer has"),
+        (grown > 0.25 + noise, "draws spread further the longer they move: the density may be "
+         f"improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
         (checks["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "
          f"integral (tail index {checks['tail']:.1f}, at most 1 is safe)"),
-        (moved > 0.1 + 4 * noise, f"further moves still shift the draws, by {moved:.2f} sd"),
+        (moved > 0.1 + noise, f"further moves still shift the draws, by {moved:.2f} sd"),
         (still > 0.02, f"{still:.0%} of the particles could not be moved"),
         (e.acceptance < 0.2, f"the kernel accepts only {e.acceptance:.0%} of its moves"),
         (error > 0.25, f"independent islands disagree on the evidence, by {error:.2f} nats"),
@@ -85,8 +135,10 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
         ),
         (bound > 0.5 + 4 * error, "a region found by the pilot has more mass than all particles: "
          f"its bound lies {bound:.1f} nats above the evidence"),
-        (e.lost > 0, f"no particle is left near {e.lost} of the regions that the pilot found"),
+        (e.lost > 0, f"no particle is left near {e.lost} of the regions that were found"),
     ]  # fmt: skip
+    if weights is not None:
+        reasons += of_weights(weights, e.second.log_evidence, error, checks)
     failed = [sentence for wrong, sentence in reasons if wrong]
     if failed:
         return False, f"do not trust these draws: {'; '.join(failed)}", checks
@@ -95,6 +147,36 @@ def verdict(e: Evidence) -> tuple[bool, str, dict[str, float]]:
         f"evidence +- {error:.3f}) and further moves do not shift them"
     )
     return True, sentence, checks
+
+
+def of_weights(
+    w: Weights, log_evidence: float, error: float, checks: dict[str, float]
+) -> list[tuple[bool, str]]:
+    """What the weights of an amortized sampler's draws say about the evidence of annealing.
+
+    Weights too uneven to tell anything say nothing against it.
+    """
+    between = w.log_evidence - log_evidence
+    checks |= {"sampler k-hat": w.k_hat, "sampler ess": w.ess, "sampler evidence gap": between}
+    sure = w.k_hat < 0.7 and w.ess > 100
+    allowed = 0.3 + 4 * math.hypot(error, w.log_evidence_error)
+    return [
+        (
+            sure and abs(between) > allowed,
+            "annealing and the amortized sampler's weights disagree on the evidence, by "
+            f"{abs(between):.2f}",
+        )
+    ]
+
+
+def _endless(support: Support | None, z: Tensor) -> float:
+    """The share of points ``(n, d)`` that lie beyond 1e100 on the support.
+
+    A density such as 1 / x on a half-line is flat in the log of x, in which moves are made, and
+    ends only where numbers do.
+    """
+    x = z if support is None else support(z)[0]
+    return float((x.abs() > 1e100).any(1).double().mean())
 
 
 def worth(states: list[State], islands: int) -> float:
@@ -112,11 +194,11 @@ def worth_each(states: list[State], islands: int) -> Tensor:
     z = torch.cat([state.z for state in states])
     value = torch.cat([evaluated(state) for state in states])
     f = torch.cat([z, (z - z.median(0).values).abs(), value[:, None]], 1)
-    column = f.T.contiguous()
-    ordered = column.sort(1).values
+    ordered, order = f.T.contiguous().sort(1)
     # The middle of equal values, so that a log-density that is constant tells islands not apart.
-    below = torch.searchsorted(ordered, column)
-    ranks = (below + torch.searchsorted(ordered, column, right=True)).T.to(f.dtype) / (2 * len(f))
+    below = torch.searchsorted(ordered, ordered)
+    middle = (below + torch.searchsorted(ordered, ordered, right=True)).to(f.dtype) / (2 * len(f))
+    ranks = torch.empty_like(middle).scatter(1, order, middle).T
     parts = ranks.view(len(states), islands, -1, f.shape[1]).transpose(0, 1).flatten(1, 2)
     between, within = parts.mean(1).var(0), parts.var(1).mean(0)
     each = islands * within / between.clamp(min=1e-300)
@@ -142,21 +224,35 @@ def evaluated(state: State) -> Tensor:
 
 def lost_paths(found: Pilot, annealed: Annealed) -> int:
     """Paths with a fair share of the mass, going by their ELBO, that no particle is near to."""
-    z, count = annealed.state.z, 0
-    d = z.shape[1]
+    return far_paths(found.paths, annealed.state.z, annealed.log_evidence)
+
+
+def far_paths(paths: Paths, z: Tensor, log_evidence: float) -> int:
+    """Paths with a fair share of the evidence that none of the points ``(n, d)`` is near to."""
+    d, count = z.shape[1], 0
     radius = d + 5 * math.sqrt(2 * d) + 10
-    fair = found.paths.elbo > annealed.log_evidence - 4
-    for mean, factor in zip(found.paths.mean[fair], found.paths.factor[fair], strict=True):
+    fair = paths.elbo > log_evidence - 4
+    for mean, factor in zip(paths.mean[fair], paths.factor[fair], strict=True):
         w = torch.linalg.solve_triangular(factor, (z - mean).T, upper=False)
         count += int(float(w.square().sum(0).min()) > radius)
     return count
 
 
-def _shift(before: Tensor, after: Tensor) -> tuple[float, float]:
+def shift(before: Tensor, after: Tensor) -> tuple[float, float]:
     """The largest shift of a median in units of spread, and the largest log-growth of a spread."""
-    some = slice(None, None, max(1, len(before) // 4096))
+    some = slice(None, None, max(1, len(before) // _COMPARED))
     levels = before.new_tensor([0.05, 0.25, 0.5, 0.75, 0.95])
     a, b = before[some].quantile(levels, 0), after[some].quantile(levels, 0)
     spread = (a[3] - a[1]).clamp(min=1e-300) / 1.349
     grown = ((b[4] - b[0]).clamp(min=1e-300) / (a[4] - a[0]).clamp(min=1e-300)).log()
     return float(((b[2] - a[2]).abs() / spread).max()), float(grown.max())
+
+
+def shift_noise(n: int, dim: int, ess: float = math.inf) -> float:
+    """What `shift` finds of n points of one law at most: the largest of d shifts of medians.
+
+    A median of n Gaussian points has the standard error 1.25 / sqrt(n), and the largest of d
+    Gaussian errors is about sqrt(2 log d) of them.
+    """
+    points = max(1.0, min(n, _COMPARED, ess))
+    return 1.25 * math.sqrt(2 / points) * (1.5 + math.sqrt(2 * math.log(2 * dim)))

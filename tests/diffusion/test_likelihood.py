@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from damc import Amortizer, BadInput, Diverged
-from damc.diffusion.likelihood import EXACT, flow_log_prob
+from damc.diffusion.likelihood import EXACT, AncestralPaths, flow_log_prob
 from damc.diffusion.schedule import TruncatedCosine
 
 SCHEDULE = TruncatedCosine()
@@ -152,3 +152,43 @@ def test_bad_input_is_one_clear_sentence() -> None:
     with pytest.raises(BadInput, match=r"z must have shape \(B, 2\)"):
         q.log_prob(torch.zeros(3, 4))
     assert isinstance(q.null, nn.Module)
+
+
+def diagonal(sds: list[float]) -> tuple[GaussianDenoiser, Tensor]:
+    scale = torch.tensor(sds, dtype=torch.float64)
+    draws = torch.randn(4000, len(sds), generator=seeded(1), dtype=torch.float64) * scale
+    return GaussianDenoiser(torch.zeros_like(scale), torch.diag(scale.square())), draws
+
+
+def log_normal(z: Tensor, sds: list[float]) -> Tensor:
+    scale = torch.tensor(sds, dtype=torch.float64)
+    return MultivariateNormal(torch.zeros_like(scale), torch.diag(scale.square())).log_prob(z)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def test_paths_of_an_exact_denoiser_have_equal_weights() -> None:
+    """Of N(0, I) noising and denoising are the same process, whatever the number of steps."""
+    denoiser, draws = diagonal([1.0, 1.0, 1.0])
+    for steps in (5, 50):
+        paths = AncestralPaths.fit(denoiser, draws, ENDS, steps)
+        z, ratio = paths.draw(1000, seeded(2))
+        down = log_normal(z, [1.0] * 3) + ratio
+        up = log_normal(draws[:1000], [1.0] * 3) + paths.noised(draws[:1000], seeded(3))
+        assert down.std() < 0.2 and up.std() < 0.2  # the variances are estimated
+        assert down.mean().abs() < 0.02 and up.mean().abs() < 0.02
+
+
+def test_weights_of_paths_correct_any_target_and_bound_its_evidence() -> None:
+    denoiser, draws = diagonal([1.0, 0.5])
+    paths = AncestralPaths.fit(denoiser, draws, ENDS, 30)
+    sds = [0.8, 0.5]  # not what the denoiser draws
+    z, ratio = paths.draw(40_000, seeded(4))
+    log_w = log_normal(z, sds) + ratio
+    w = log_w.exp()
+    assert abs(float(w.mean()) - 1) < 4 * float(w.std()) / 200
+    variance = (w * z[:, 0].square()).mean() / w.mean()
+    assert abs(float(variance) / 0.64 - 1) < 0.05 and abs(float(z[:, 0].var()) - 1) < 0.05
+    exact = torch.randn(4000, 2, generator=seeded(5), dtype=torch.float64) * torch.tensor(sds)
+    above = log_normal(exact, sds) + paths.noised(exact, seeded(6))
+    divergence = math.log(1 / 0.8) + 0.32 - 0.5  # KL of target and draws
+    assert float(log_w.mean()) < -0.02 < 0 < float(above.mean())
+    assert abs(float(above.mean()) - divergence) < 0.02

@@ -36,7 +36,7 @@ def test_a_gaussian_off_unit_scale(draws: Draws) -> None:
     assert 500 < draws.ess <= 2000
     exact = math.log(2 * math.pi * 100)
     assert abs(draws.log_evidence - exact) < max(4 * draws.log_evidence_error, 0.02)
-    assert draws.gradient_calls > 2000 and draws.sampler is None
+    assert draws.gradient_calls > 2000
 
 
 def test_one_seed_repeats_bit_for_bit_and_leaves_torch_alone(draws: Draws) -> None:
@@ -57,6 +57,15 @@ def test_a_support_bounds_the_draws() -> None:
         x.std(0) * math.sqrt(12) - 1
     ).abs().max() < 0.05
     assert abs(found.log_evidence - math.log(10)) < 0.05
+
+
+def test_far_out_on_a_support_numbers_are_rounded_and_no_density_is_improper() -> None:
+    law = torch.distributions.Dirichlet(torch.tensor([2.0, 0.5, 1.0], dtype=D), validate_args=False)
+    found = sample(law, 3, n=1000, support=constraints.simplex)
+    assert found.trusted and abs(found.log_evidence) < 0.1
+    # 1 / x on the half-line has no integral, and that is still seen.
+    endless = sample(lambda x: -x.log().sum(1), 1, 500, support=constraints.positive)
+    assert not endless.trusted and "improper" in endless.report
 
 
 def test_two_far_modes_of_different_width_get_their_masses() -> None:
@@ -107,7 +116,7 @@ def test_draws_go_to_arviz_and_to_a_figure(draws: Draws) -> None:
     data = draws.to_arviz()
     assert data.posterior["z"].shape[0] == draws.islands
     assert data.posterior["z"].shape[-1] == 2
-    assert len(draws.plot().axes) == 4
+    assert len(draws.plot().axes) == 9  # pairs, a trace of each, weights
 
 
 def test_arviz_is_asked_for_in_one_sentence(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +139,8 @@ def test_arviz_is_asked_for_in_one_sentence(draws: Draws, monkeypatch: pytest.Mo
         (lambda: sample(lambda z: z @ torch.ones(3), 2), r"shape \(B, 2\) in torch operations"),
         (lambda: sample(lambda z: torch.zeros(len(z)), 2), "depend on its points"),
         (lambda: sample("density", 2), "callable"),
+        (lambda: sample(off_scale, True), "dim must be a positive whole number, got True"),
+        (lambda: sample(off_scale, 2, resume="draws"), "resume must be draws of an earlier call"),  # type: ignore[arg-type]
         (lambda: sample(off_scale, 2, support="box"), "support must be a constraint"),
     ],
 )  # fmt: skip
@@ -141,3 +152,74 @@ def test_bad_input_is_one_clear_sentence(make: object, words: str) -> None:
 def test_a_density_that_is_nowhere_finite_is_named() -> None:
     with pytest.raises(damc.Diverged, match="finite at none"):
         sample(lambda z: z.sum(1) * torch.nan, 2)
+
+
+def test_a_call_can_be_resumed_with_a_new_budget() -> None:
+    short = sample(off_scale, 2, n=1000, gradients=300_000)
+    longer = sample(off_scale, 2, n=1000, resume=short)
+    assert longer.islands == 2 * short.islands
+    assert longer.gradient_calls > short.gradient_calls and longer.trusted
+    old, new = longer.evidence.runs[0], longer.evidence.runs[-1]  # type: ignore[union-attr]
+    assert not old.state.z[0].equal(new.state.z[0])
+    exact = math.log(2 * math.pi * 100)
+    assert abs(longer.log_evidence - exact) < max(4 * longer.log_evidence_error, 0.02)
+    with pytest.raises(BadInput, match="resume must be draws of dimension 3, got 2"):
+        sample(lambda z: -z.square().sum(1), 3, resume=short)
+
+
+def test_a_bar_counts_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    sample(off_scale, 2, n=500, progress=True)
+    assert "gradients" in capsys.readouterr().err
+    sample(off_scale, 2, n=500)
+    assert not capsys.readouterr().err
+
+
+IMPROPER = {
+    "1 / (1 + |z|), 1-D": (lambda z: -torch.log1p(z.abs()).sum(1), 1),
+    "1 / (1 + |z|^2), 2-D": (lambda z: -torch.log1p(z.square().sum(1)), 2),
+    "flat in one coordinate": (lambda z: -z[:, 0].square() / 2 + 0 * z[:, 1], 2),
+    "1 / (1 + |z_2|) in one coordinate": (
+        lambda z: -z[:, 0].square() / 2 - torch.log1p(z[:, 1].abs()),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPROPER)
+def test_improper_densities_are_named_as_such(name: str) -> None:
+    log_prob, dim = IMPROPER[name]
+    found = sample(log_prob, dim, n=1000, gradients=600_000)
+    assert not found.trusted and "improper" in found.report
+
+
+def test_a_pole_without_an_integral_is_named() -> None:
+    """|z|^-3 exp(-|z|^2 / 2) in three dimensions: its mass diverges like log r."""
+    try:
+        found = sample(
+            lambda z: -3 * z.norm(dim=1).log() - z.square().sum(1) / 2, 3, 1000, gradients=900_000
+        )
+    except damc.Diverged as error:
+        assert "pole" in str(error)
+    else:
+        assert not found.trusted and "pole" in found.report
+
+
+def test_a_pole_with_an_integral_and_heavy_tails_pass() -> None:
+    found = sample(lambda z: -z.norm(dim=1).log() - z.square().sum(1) / 2, 2, gradients=10**6)
+    assert found.checks["pole slope"] > 0.5
+    cauchy = sample(lambda z: -torch.log1p(z.square()).sum(1), 1, n=1000, gradients=10**6)
+    assert -1.1 < cauchy.checks["tail slope"] < -0.9
+
+
+def test_a_far_narrow_mode_that_no_chain_reaches_is_found() -> None:
+    """Half of the mass in a mode of width 0.1, 60 sds away from the wide one."""
+
+    def log_prob(z: Tensor) -> Tensor:
+        far = z - torch.tensor([45.0, -40.0], dtype=z.dtype)
+        wide = -z.square().sum(1) / 2
+        return torch.logaddexp(wide, -far.square().sum(1) / 0.02 + 2 * math.log(10))
+
+    found = sample(log_prob, 2, n=2000)
+    share = float((found.log_weights.exp() * (found.samples[:, 0] > 20)).mean())
+    assert not found.trusted or abs(share - 0.5) < 0.1
+    assert found.checks["lost paths"] > 0 or share > 0.05

@@ -13,7 +13,17 @@ from damc.kernels.mover import Budget, Mover
 from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
-from damc.sampling.verdict import Evidence, lost_paths, tail_index, verdict, worth, worth_each
+from damc.sampling.verdict import (
+    Evidence,
+    lost_paths,
+    shift,
+    shift_noise,
+    tail_index,
+    verdict,
+    worth,
+    worth_each,
+)
+from damc.sampling.weights import weights
 
 D = torch.float64
 LOG_Z = math.log(2 * math.pi)
@@ -42,13 +52,20 @@ def found(means: list[list[float]]) -> Pilot:
 
 def evidence(**changed: object) -> Evidence:
     good: dict[str, object] = {
+        "target": lambda z: -z.square().sum(1) / 2,
+        "support": None,
         "found": found([[0.0, 0.0]]),
         "first": annealed(normal(1024, 1)),
+        "reference": found([[0.0, 0.0]]).reference,
+        "runs": [],
         "second": annealed(normal(2048, 2)),
         "states": [state(normal(2048, seed)) for seed in (3, 4)],
         "acceptance": 0.8,
         "lost": 0,
+        "tail_slope": -math.inf,
+        "pole_slope": 2.0,
         "budget": Budget(),
+        "gradient_calls": 1000,
     }
     return Evidence(**{**good, **changed})  # type: ignore[arg-type]
 
@@ -71,7 +88,9 @@ def test_good_draws_pass_and_every_fault_is_named() -> None:
         "accepts only": {"acceptance": 0.1},
         "no particle is left near 2": {"lost": 2},
         "budget ended": {"budget": Budget(gradients=10, spent=11)},
-        "finite integral": {"states": [state(torch.exp(20 * normal(2048, 3).abs()))]},
+        "density is improper: far away": {"tail_slope": 0.0},
+        "density is unbounded: it has a pole": {"pole_slope": 0.0},
+        "finite integral (tail": {"states": [state(torch.exp(20 * normal(2048, 3).abs()))]},
     }
     for words, fault in faults.items():
         trusted, report, _ = verdict(evidence(**fault))
@@ -101,3 +120,23 @@ def test_tail_indices() -> None:
     assert abs(tail_index(cauchy) - 1) < 0.15
     assert tail_index(normal(50_000)) < 0.3
     assert tail_index(torch.exp(30 * u)) < 1.5 < tail_index(1 / u**2)
+
+
+def test_noise_of_many_coordinates_is_no_shift() -> None:
+    """Two sets of 256 points of one law in 1,600 dimensions, as of a large spatial model."""
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 256, 1600, dtype=D, generator=g)
+    moved, grown = shift(a, b)
+    assert moved > 0.3  # which would be a shift in a few dimensions
+    assert moved < 0.1 + shift_noise(256, 1600) and grown < 0.25 + shift_noise(256, 1600)
+    assert shift(a, b + 0.8)[0] > 0.1 + shift_noise(256, 1600)
+    assert shift_noise(4096, 2) < 0.12
+
+
+def test_weights_of_a_sampler_that_tell_another_evidence() -> None:
+    noise = 0.2 * normal(2000, 7)[:, 0]
+    trusted, _, checks = verdict(evidence(), weights(LOG_Z + noise))
+    assert trusted and abs(checks["sampler evidence gap"]) < 0.1
+    trusted, report, _ = verdict(evidence(), weights(LOG_Z + 1 + noise))
+    assert not trusted and "weights disagree on the evidence" in report
+    assert verdict(evidence(), weights(LOG_Z + 1 + 30 * noise))[0]  # too uneven to tell
