@@ -46,6 +46,9 @@ class Amortizer(nn.Module):
         gamma: noise exponent of ancestral sampling.
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
+        velocity: it predicts v = alpha eps - sigma z instead, learns the mean of |v^ - v|^2 / 2,
+            and begins at zero, where q is N(0, I); with `standardize`, a Gaussian that fits.
+        frequency: standard deviation of the denoiser's initial Fourier frequencies.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
@@ -69,6 +72,8 @@ class Amortizer(nn.Module):
         gamma: float = 1.0,
         guidance: float = 0.0,
         residual: bool = True,
+        velocity: bool = False,
+        frequency: float = 1.0,
         standardize: bool = False,
     ) -> None:
         super().__init__()
@@ -88,13 +93,21 @@ class Amortizer(nn.Module):
             "gamma": gamma,
             "guidance": guidance,
             "residual": residual,
+            "velocity": velocity,
+            "frequency": frequency,
             "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
         self.schedule = TruncatedCosine()
         self.denoiser = VectorDenoiser(
-            dim, embedding, capacity=capacity, widths=widths, residual=residual
+            dim,
+            embedding,
+            capacity=capacity,
+            widths=widths,
+            residual=residual,
+            velocity=velocity,
+            frequency=frequency,
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
@@ -242,6 +255,8 @@ class Amortizer(nn.Module):
             eps = torch.empty_like(z).normal_(generator=generator)
         alpha, sigma = self.schedule(u[:, None])
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
+        if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
+            prediction, eps = prediction / alpha, eps / alpha
         return epsilon_loss(prediction, eps)
 
     def embed(self, x: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ class Evaluate:
     no_floor: bool = False
     """Leave out the distance of the unseen images, which takes as long as that of a source."""
 
+    decompose: bool = False
+    """Also measure decoded posterior samples and Gaussians fitted to them: shows which part is
+    behind, the decoder, the amortizer's q(z) or the energy."""
+
     seed: Annotated[int, Option("S")] = 0
     """Seed of the draws; the same seed gives the same numbers."""
 
@@ -76,6 +80,7 @@ class Evaluate:
             real=self.real,
             limit=self.reconstruct,
             floor=not self.no_floor,
+            decompose=self.decompose,
             seed=self.seed,
             progress=sys.stderr.isatty(),
         )

@@ -40,6 +40,10 @@ Update = Callable[[str, Tensor], Tensor]
 """An optimizer's name and a loss to the norm of the gradient: `Learner.update`."""
 
 
+STANDARDIZED = 10_000
+"""Latest samples whose mean and covariance standardize an amortizer that is."""
+
+
 class Chain:
     """Markov chains on one kind of target.
 
@@ -124,6 +128,8 @@ def sampler_step(
     **choices: Any,
 ) -> Metrics:
     """M steps of the amortizer towards samples z ``(B, d)`` of p(z | x): `amortizer_step`."""
+    if q.standardize is not None:
+        q.standardize.follow(z, STANDARDIZED)
     step = partial(update, "amortizer")
     loss, norm = amortizer_step(q, z, x, step=step, generator=generator, **choices)
     return {"amortizer_loss": loss, "amortizer_gradient": norm}

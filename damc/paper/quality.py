@@ -26,6 +26,7 @@ MEASURES = (
     Measure("frechet_energy", "Frechet distance, by the energy"),
     Measure("iterations", "iterations", lower=False),
     Measure("seconds", "seconds"),
+    Measure("cpu_seconds", "CPU seconds"),
 )
 """The figures of `Quality.of`, and the cost of training."""
 

@@ -27,6 +27,7 @@ from damc.learn.learner import Learner
 from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report.page import Section
+from damc.tasks.decompose import behind, posterior_images
 from damc.tasks.generate import stream
 from damc.tasks.reconstruct import Reconstruction, reconstruct
 from damc.tasks.summarize import Recorded, record
@@ -59,12 +60,14 @@ class Evaluation:
         reconstruction: of unseen images; None for a method without inference.
         moves: posterior moves after the amortizer's draw; None for inference of another kind.
         seconds: how long it took.
+        decomposition: what each source of z adds to the decoder's distance, if it was asked for.
     """
 
     distances: dict[str, tuple[Distance, Distance]]
     reconstruction: Reconstruction | None
     moves: int | None
     seconds: float
+    decomposition: str = ""
 
     @property
     def table(self) -> list[Row]:
@@ -100,7 +103,7 @@ class Evaluation:
     def notes(self) -> list[str]:
         """Caveats about the numbers, each sentence once."""
         found = (distance.note for pair in self.distances.values() for distance in pair)
-        return [note for note in dict.fromkeys(found) if note]
+        return [note for note in dict.fromkeys([self.decomposition, *found]) if note]
 
     @property
     def section(self) -> Section:
@@ -164,6 +167,7 @@ def evaluate(
     real: int = 10_000,
     limit: int | None = None,
     floor: bool = True,
+    decompose: bool = False,
     seed: int = 0,
     progress: bool = False,
 ) -> Evaluation:
@@ -182,6 +186,8 @@ def evaluate(
         real: how many training images samples are compared with, the first.
         limit: how many unseen images are reconstructed, the first; all by default.
         floor: also measure the distance of unseen images, the least that can be expected.
+        decompose: also measure decoded posterior samples and Gaussians fitted to them, which shows
+            which part is behind.
         seed: of all draws.
         progress: show progress bars.
     """
@@ -201,14 +207,23 @@ def evaluate(
         drawn = (part.clamp(-1, 1) for part in stream(learner, n, source=source, seed=seed))
         watched = _watched(drawn, n, name, progress)
         found[name] = compare(statistics(watched, features, batch_size=_BATCH))
+    decomposition = ""
+    if decompose:
+        kernels = {name: pair[1].value for name, pair in found.items()}
+        for name, images in posterior_images(learner, train, n, after=goal.images, seed=seed):
+            watched = _watched([images.clamp(-1, 1)], len(images), name, progress)
+            found[name] = compare(statistics(watched, features, batch_size=_BATCH))
+            kernels[name] = found[name][1].value
+        decomposition = behind(kernels, {s: _name(learner, s) for s in learner.sources})
     if floor:
         held = _First(unseen, n, "unseen images", progress)
         least = cached_statistics(held, features, cache, batch_size=_BATCH)
         found["unseen images"] = compare(least)
-    images = None
+    errors = None
     if learner.inference is not None:
-        images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
-    return Evaluation(found, images, _moves(learner), round(time.monotonic() - start, 2))
+        errors = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
+    seconds = round(time.monotonic() - start, 2)
+    return Evaluation(found, errors, _moves(learner), seconds, decomposition)
 
 
 def evaluate_run(
