@@ -123,7 +123,7 @@ class VectorDenoiser(nn.Module):
         return self.noise(z, h, angle)
 
     def noise(self, z: Tensor, h: Tensor, angle: Tensor) -> Tensor:
-        """eps^ of what the network gives, h ``(..., d)``, at points z and angles as in `forward`."""
+        """eps^ of the network's output h ``(..., d)``, at points and angles as in `forward`."""
         if self.velocity:
             alpha, sigma = angle.cos()[..., None].to(z), angle.sin()[..., None].to(z)
             return torch.addcmul(sigma * z, alpha, h)

@@ -5,7 +5,8 @@ from __future__ import annotations
 __all__ = ["DEMO", "PRESETS", "Preset", "Recipe", "find_preset"]
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from damc.errors import BadInput
@@ -15,9 +16,14 @@ from damc.nets.networks import Networks
 
 @dataclass(frozen=True)
 class Recipe(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
-    """How a preset trains: every group of settings; `Learner.settings_from` takes a method's."""
+    """How a preset trains: every group of settings; `Learner.settings_from` takes a method's.
+
+    The groups hold the paper's choices, which every method shares and "damc-paper" has alone;
+    `damc` holds those in which DAMC departs from them.
+    """
 
     warm_posterior_steps: int | None = None  # of chains from an amortizer; None: posterior_steps
+    damc: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -107,4 +107,6 @@ class Race(TrainedTable):
 def _along(figures: Mapping[str, float]) -> dict[float, float]:
     """The kernel distances of the first source, by minutes; those that a logarithm can show."""
     split = ((key.partition("@"), value) for key, value in figures.items())
-    return {float(at): value for (key, _, at), value in split if key == "kernel" and at and value > 0}
+    return {
+        float(at): value for (key, _, at), value in split if key == "kernel" and at and value > 0
+    }

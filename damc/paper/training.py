@@ -32,7 +32,7 @@ _PRODUCTS = 4  # timed after each of them
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a method trains: `iterations`, or as many as fit in `minutes` of CPU time a thread."""
+    """How long a method trains: `iterations`, or what fits in `minutes` of CPU time a thread."""
 
     iterations: int | None = None
     minutes: float | None = None

@@ -73,7 +73,10 @@ def behind(kernel: Mapping[str, float], sources: Mapping[str, str]) -> str:
     """
     decoder = kernel[DECODER]
     added = [f"{name} {kernel[row] - decoder:+.4f}" for name, row in sources.items()]
-    fitted = [f"{count} Gaussian{'s' * (count > 1)} {kernel[row] - decoder:+.4f}" for row, count in FITTED.items()]
+    fitted = [
+        f"{count} Gaussian{'s' * (count > 1)} {kernel[row] - decoder:+.4f}"
+        for row, count in FITTED.items()
+    ]
     return (
         f"Kernel distance of the decoder alone: {decoder:.4f}; what sources of z add to it: "
         f"{', '.join([*added, *fitted])}."

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
-from damc.learn.damc import DAMCSettings
+from damc.learn.damc import DAMCSettings, PaperDAMC
 from damc.learn.learner import count
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
+from damc.learn.presets import find_preset
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
@@ -292,3 +293,67 @@ def test_a_learner_can_be_pickled() -> None:
     )
     assert torch.equal(one, two)
     again.ema.update()
+
+
+def test_the_store_teaches_the_unconditional_sampler_alone() -> None:
+    learner = make(replace(QUICK, store=10, store_updates=3, store_batch=7))
+    store, q = learner.store, learner.amortizer
+    assert store is not None
+    learner.step(X, INDEX, seeded())
+    assert store.written == 6 and store.points[6:].eq(0).all()
+    assert q.encoder.rows == make_and_step().amortizer.encoder.rows  # type: ignore[union-attr]
+    kept = store.points.clone()
+    learner.step(X, INDEX, seeded(2))
+    assert store.written == 12 and store.points[2:6].equal(kept[2:6])  # 6 to 9, then 0 and 1
+    assert not store.points[:2].equal(kept[:2])
+    drawn = {tuple(z.tolist()) for z in store.draw(500, seeded())}
+    assert drawn == {tuple(z.tolist()) for z in store.points}
+
+
+def make_and_step(**changes: Any) -> DAMC:
+    learner = make(replace(QUICK, **changes))
+    learner.step(X, INDEX, seeded())
+    return learner
+
+
+def test_a_store_without_updates_changes_nothing() -> None:
+    one, two = make_and_step(), make_and_step(store=10, store_updates=0)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_negatives_may_start_at_noise_alone() -> None:
+    learner = make_and_step(prior_starts="noise")
+    assert learner.model.prior.energy.rows == [6] * 3 + [6] * 4 + [6, 6]  # type: ignore[union-attr]
+
+
+def test_a_standardized_amortizer_follows_the_posterior_samples() -> None:
+    torch.manual_seed(0)
+    preset = find_preset("digits-small")
+    options = {"capacity": 0.25, "standardize": True, "velocity": True}
+    networks = replace(preset.networks, amortizer=options)
+    learner = DAMC.from_preset(replace(preset, networks=networks), store=0)
+    q, z = learner.amortizer, []
+    for k in range(3):
+        x = torch.rand(16, 1, 8, 8, generator=seeded(k)) * 2 - 1
+        learner.update_amortizer(x, torch.randn(16, 8, generator=seeded(k)) * 3 + 5, seeded(k))
+        z.append(torch.randn(16, 8, generator=seeded(k)) * 3 + 5)
+    assert q.standardize is not None
+    torch.testing.assert_close(q.standardize.location, torch.cat(z).sum(0) / (8 + 48))
+    learner.ema.update()
+    assert learner.target.standardize.location.equal(q.standardize.location)  # type: ignore
+
+
+def test_the_papers_row_differs_by_what_it_says() -> None:
+    for name in ("svhn-small", "mnist-5k-small"):
+        preset = find_preset(name)
+        ours, paper = DAMC.from_preset(preset), PaperDAMC.from_preset(preset)
+        for key, value in paper.config["settings"].items():
+            expected = preset.recipe.damc.get(key, value)
+            assert ours.config["settings"][key] == expected, key
+        assert paper.settings.decoder_updates == 1 and paper.store is None
+        assert paper.amortizer.standardize is None and not paper.amortizer.denoiser.velocity
+        again = PaperDAMC.from_config(paper.config)
+        assert again.config == paper.config
+    one, two = DAMC.settings_from(find_preset("svhn").recipe), DAMCSettings(horizon=200_000)
+    assert one == two == PaperDAMC.settings_from(find_preset("svhn").recipe)
