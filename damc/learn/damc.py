@@ -7,7 +7,6 @@ MCMC", NeurIPS 2023. Line by line in `algorithm_1`.
 from __future__ import annotations
 
 __all__ = [
-    "CONDITIONING",
     "DAMC",
     "DAMCSettings",
     "GaussianDAMC",
@@ -38,6 +37,7 @@ from damc.learn.parts import (
     sampler_step,
 )
 from damc.learn.presets import Recipe
+from damc.learn.prior import RefinedMixture
 from damc.learn.settings import (
     KERNELS,
     AmortizerSettings,
@@ -62,8 +62,8 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
-CONDITIONING = ("standardize", "velocity", "frequency")
-"""Options of an amortizer that the paper's does not have."""
+REFITS = 20
+"""How often the mixture under a q(z) of its own is fitted again over the horizon."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,10 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     docs/conventions.md says where the paper and its code differ.
     """
 
-    store: int = 0  # latest posterior samples, from which q(z) learns besides; the paper has none
-    store_updates: int = 1  # gradient steps of q(z) on them in an iteration
-    store_batch: int = 512
+    store: int = 0  # latest posterior samples, from which a q(z) of its own learns; 0: none
+    store_components: int = 10  # Gaussians that it begins as
+    store_updates: int = 1  # gradient steps of it in an iteration
+    store_batch: int = 256
 
 
 def algorithm_1(
@@ -166,6 +167,9 @@ class DAMC(Learner):
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
         self.store = Store(s.store, model.latent_dim) if s.store else None
+        self.prior_sampler = (
+            RefinedMixture(model.latent_dim, s.store_components) if s.store else None
+        )
 
         self.posterior_chain = Chain(
             AmortizedStarts(self.target, s.start_solver, s.start_steps),
@@ -187,6 +191,9 @@ class DAMC(Learner):
             s.learning_rate(s.amortizer_rate),
             weight_decay=s.amortizer_weight_decay,
         )
+        if self.prior_sampler is not None:
+            rate = s.learning_rate(s.amortizer_rate)
+            add("prior_sampler", self.prior_sampler.parameters(), rate)
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> DAMCSettings:
@@ -224,7 +231,7 @@ class DAMC(Learner):
     def update_amortizer(
         self, x: Tensor, z_pos: Tensor, generator: torch.Generator | None
     ) -> Metrics:
-        """M steps of q(z | x) and q(z) towards z+, and steps of q(z) towards the store."""
+        """M steps of q(z | x) and q(z) towards z+, and of a q(z) of its own towards the store."""
         s = self.settings
         metrics = sampler_step(
             self.amortizer,
@@ -237,10 +244,12 @@ class DAMC(Learner):
             p_uncond=s.p_uncond,
             unconditional=s.unconditional,
         )
-        if self.store is not None and s.store_updates:
+        if self.store is not None and self.prior_sampler is not None:
             self.store.add(z_pos)
+            if (self.iteration + 1) % max(1, s.horizon // REFITS) == 0:
+                self.prior_sampler.fit(self.store)
             metrics |= prior_sampler_step(
-                self.amortizer,
+                self.prior_sampler,
                 self.store,
                 generator,
                 update=self.update,
@@ -262,7 +271,9 @@ class DAMC(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """q(z), Langevin on the energy if there is one, and N(0, I)."""
-        return {"amortizer": amortizer_draw(self.amortizer), **super().draws()}
+        own = self.prior_sampler
+        q = amortizer_draw(self.amortizer) if own is None else lambda n, _, g: own.sample(n, g)
+        return {"amortizer": q, **super().draws()}
 
     def inferences(self) -> Mapping[str, Infer]:
         """q(z | x) and moves on the posterior, or those moves from N(0, I)."""
@@ -285,8 +296,7 @@ class DAMC(Learner):
 class PaperDAMC(DAMC):
     """Algorithm 1 with the paper's choices where a preset has others.
 
-    A preset of the paper's size has no others. Of a small one it takes none of `Recipe.damc`, and
-    the amortizer predicts the noise in z itself, see `damc.Amortizer`.
+    A preset of the paper's size has no others. Of a small one it takes none of `Recipe.damc`.
     """
 
     name: ClassVar[str] = "damc-paper"
@@ -298,12 +308,6 @@ class PaperDAMC(DAMC):
         groups = (ChainSettings, PriorSettings, AmortizerSettings, StartSettings)
         steps = recipe.warm_posterior_steps or recipe.posterior_steps
         return DAMCSettings(**{**recipe.block(*groups), "posterior_steps": steps})
-
-    @classmethod
-    def build(cls, networks: Networks, settings: Any) -> PaperDAMC:
-        """A fresh learner with these networks, but for the amortizer's conditioning."""
-        plain = {k: v for k, v in networks.amortizer.items() if k not in CONDITIONING}
-        return super().build(replace(networks, amortizer=plain), settings)
 
 
 class GaussianDAMC(DAMC):

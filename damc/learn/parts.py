@@ -4,7 +4,7 @@
     decoder_step   down the gradient of  E_p(z|x) |x - g(z)|^2
     energy_step    down the gradient of  E_p(z|x) E(z) - E_p(z) E(z)
     sampler_step   down the denoising loss of q(z | x), q(z) at samples of p(z | x)
-    prior_sampler_step   the same of q(z) alone, at stored samples
+    prior_sampler_step   the same of a q(z) of its own, at stored samples
 
 The first two updates are equation 2 of the paper, the last is its equation 7.
 """
@@ -33,6 +33,7 @@ from damc.density import Target
 from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
 from damc.latent import LatentModel
+from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Starts, Store
 
 Metrics = dict[str, Tensor]
@@ -40,10 +41,6 @@ Metrics = dict[str, Tensor]
 
 Update = Callable[[str, Tensor], Tensor]
 """An optimizer's name and a loss to the norm of the gradient: `Learner.update`."""
-
-
-STANDARDIZED = 10_000
-"""Latest samples whose mean and covariance standardize an amortizer that is."""
 
 
 class Chain:
@@ -130,15 +127,13 @@ def sampler_step(
     **choices: Any,
 ) -> Metrics:
     """M steps of the amortizer towards samples z ``(B, d)`` of p(z | x): `amortizer_step`."""
-    if q.standardize is not None:
-        q.standardize.follow(z, STANDARDIZED)
     step = partial(update, "amortizer")
     loss, norm = amortizer_step(q, z, x, step=step, generator=generator, **choices)
     return {"amortizer_loss": loss, "amortizer_gradient": norm}
 
 
 def prior_sampler_step(
-    q: Amortizer,
+    q: RefinedMixture,
     store: Store,
     generator: torch.Generator | None,
     *,
@@ -146,8 +141,8 @@ def prior_sampler_step(
     updates: int,
     batch: int,
 ) -> Metrics:
-    """`updates` steps of q(z) towards stored samples of p(z | x): these need no decoder."""
+    """`updates` steps of a q(z) of its own towards stored samples, which need no decoder."""
     for _ in range(updates):
-        loss = q.loss(store.draw(batch, generator), generator=generator)
-        update("amortizer", loss)
+        loss = q.loss(store.draw(batch, generator), generator)
+        update("prior_sampler", loss)
     return {"prior_sampler_loss": loss.detach()}

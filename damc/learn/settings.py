@@ -148,11 +148,12 @@ _COUNTS = {
     "score_draws",
     "energy_updates",
     "store_batch",
+    "store_components",
+    "store_updates",
 }
 _NOT_NEGATIVE = {
     "energy_penalty",
     "store",
-    "store_updates",
     "test_steps",
     "beta",
     "strength",
