@@ -313,7 +313,7 @@ def test_the_store_holds_the_latest_posterior_samples() -> None:
     assert drawn == {tuple(z.tolist()) for z in store.points}
 
 
-def test_a_prior_amortizer_leaves_the_rest_of_the_first_iteration_as_it_is() -> None:
+def test_a_prior_sampler_leaves_the_rest_of_the_first_iteration_as_it_is() -> None:
     """It learns from posterior samples, and what it draws starts no chain."""
     one, two = make_and_step(), make_and_step(store=10)
     for part in ("model.decoder", "amortizer"):
@@ -324,24 +324,24 @@ def test_a_prior_amortizer_leaves_the_rest_of_the_first_iteration_as_it_is() -> 
     assert two.sources == one.sources and two.optimizers.rates.keys() > one.optimizers.rates.keys()
 
 
-def test_the_prior_amortizer_is_what_samples_are_drawn_from() -> None:
-    learner = make(replace(QUICK, store=10))
-    q = learner.prior_amortizer
-    assert q is not None and q.standardize is not None
-    # Before it has learned, it is the Gaussian of its standardization.
-    q.standardize.fit(torch.randn(500, 3, generator=seeded()) * 0.01 + 7)
+def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
+    learner = make(replace(QUICK, store=500, horizon=40))
+    assert learner.store is not None and learner.prior_sampler is not None
+    learner.store.add(torch.randn(500, 3, generator=seeded()) * 0.01 + 7)
+    learner.prior_sampler.fit(learner.store)
     z = learner.sample_latent(50, "amortizer", generator=seeded())
     assert (z - 7).abs().max() < 0.1
 
 
-def test_it_follows_the_posterior_samples() -> None:
-    learner = make(replace(QUICK, store=100))
-    q, z = learner.prior_amortizer, []
-    for k in range(3):
-        z.append(torch.randn(6, 3, generator=seeded(k)) * 3 + 5)
-        learner.update_amortizer(X, z[-1], seeded(k))
-    assert q is not None and q.standardize is not None
-    torch.testing.assert_close(q.standardize.location, torch.cat(z).sum(0) / (3 + 18))
+def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
+    learner = make(replace(QUICK, store=100, store_components=2, horizon=40))
+    fits: list[int] = []
+    q = learner.prior_sampler
+    assert q is not None
+    q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
+    for k in range(6):
+        learner.step(X, INDEX, seeded(k))
+    assert fits == [1, 3, 5]  # every 40 / 20 iterations
 
 
 def test_negatives_may_start_at_noise_alone() -> None:
