@@ -94,7 +94,8 @@ class GaussianMixture:
         white = torch.linalg.solve_triangular(self.factors, centered, upper=False)
         log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
         log_peak = self.weights.log() - log_scale - z.shape[1] * math.log(2 * math.pi) / 2
-        return log_peak[:, None] - white.square().sum(1) / 2
+        log_each: Tensor = log_peak[:, None] - white.square().sum(1) / 2
+        return log_each
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, ``(n, d)``."""
