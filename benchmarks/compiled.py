@@ -14,9 +14,10 @@ import torch
 import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
-from damc import DAMC, Amortizer
+from damc import Amortizer
 from damc.distillation import amortizer_step
 from damc.fast.packed import PackedDenoiser
+from damc.learn.damc import PaperDAMC
 from damc.learn.presets import find_preset
 
 
@@ -73,7 +74,7 @@ def _updating() -> tuple[Callable[[], Any], Callable[[], Any]]:
 
     def updates(compile_it: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
-        learner = DAMC.from_preset("mnist-small")
+        learner = PaperDAMC.from_preset("mnist-small")
         if compile_it:
             net: Any = learner.amortizer.denoiser
             net.forward = torch.compile(net.forward)

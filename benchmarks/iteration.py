@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.timing import compared
-from damc import DAMC
+from damc.learn.damc import PaperDAMC
 from damc.learn.presets import find_preset
 from tests.reference.learning import PlainDAMC
 
@@ -36,8 +36,8 @@ SHORT: dict[str, Any] = {"posterior_kernel": "underdamped", "posterior_steps": 1
 
 
 def rows(names: tuple[str, ...] = tuple(CASES), rounds: int | None = None) -> list[dict[str, Any]]:
-    """The iteration that DAMC makes with each preset: the same mathematics, then approximations,
-    each with those before it.
+    """The iteration of Algorithm 1 with the paper's choices: the same mathematics, then
+    approximations, each with those before it.
 
     Where the preset gives DAMC shorter chains than other methods, a second group has the longer
     ones, against which the shorter are an approximation too.
@@ -57,11 +57,11 @@ def _groups(name: str, batch: int) -> dict[str, dict[str, Callable[[], Any]]]:
     generator = torch.Generator().manual_seed(0)
 
     def fast(settings: dict[str, Any]) -> Callable[[], Any]:
-        learner = DAMC.from_preset(name, **settings)
+        learner = PaperDAMC.from_preset(name, **settings)
         return lambda: learner.step(x, index, generator)
 
     def plainly(settings: dict[str, Any]) -> Callable[[], Any]:
-        learner = PlainDAMC(DAMC.from_preset(name, **settings))
+        learner = PlainDAMC(PaperDAMC.from_preset(name, **settings))
         return lambda: learner.step(x, generator)
 
     ways = {

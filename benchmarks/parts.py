@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.timing import compared, count_flops
-from damc import DAMC
+from damc.learn.damc import PaperDAMC
 from damc.learn.parts import sampler_step
 from damc.learn.presets import find_preset
 from tests.reference.learning import PlainDAMC
@@ -72,9 +72,9 @@ def _measured(what: str, things: dict[str, Callable[[], Any]], rounds: int) -> l
     return compared(what, things, rounds, flops)
 
 
-def _learners(name: str, batch: int, **changes: Any) -> tuple[DAMC, PlainDAMC, torch.Tensor]:
+def _learners(name: str, batch: int, **changes: Any) -> tuple[PaperDAMC, PlainDAMC, torch.Tensor]:
     torch.manual_seed(0)
-    learner = DAMC.from_preset(name, encoder_updates=None, **changes)
+    learner = PaperDAMC.from_preset(name, encoder_updates=None, **changes)
     return learner, PlainDAMC(learner), torch.rand(batch, *find_preset(name).networks.shape) * 2 - 1
 
 

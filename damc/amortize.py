@@ -47,6 +47,9 @@ class Amortizer(nn.Module):
         guidance: w in eps^ = (1 + w) eps^(x) - w eps^(null); 0 is the conditional model itself.
         residual: the network predicts eps - z_u; False predicts eps itself.
         fourier: frequencies of the denoiser's sines and cosines of z, by default dim / 2.
+        velocity: it predicts v = alpha eps - sigma z instead, learns the mean of |v^ - v|^2 / 2,
+            and begins at zero, where q is N(0, I); with `standardize`, a Gaussian that fits.
+        frequency: standard deviation of the denoiser's initial Fourier frequencies.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
@@ -71,6 +74,8 @@ class Amortizer(nn.Module):
         guidance: float = 0.0,
         residual: bool = True,
         fourier: int | None = None,
+        velocity: bool = False,
+        frequency: float = 1.0,
         standardize: bool = False,
     ) -> None:
         super().__init__()
@@ -91,13 +96,22 @@ class Amortizer(nn.Module):
             "guidance": guidance,
             "residual": residual,
             "fourier": fourier,
+            "velocity": velocity,
+            "frequency": frequency,
             "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
         self.schedule = TruncatedCosine()
         self.denoiser = VectorDenoiser(
-            dim, embedding, capacity=capacity, widths=widths, residual=residual, fourier=fourier
+            dim,
+            embedding,
+            capacity=capacity,
+            widths=widths,
+            residual=residual,
+            fourier=fourier,
+            velocity=velocity,
+            frequency=frequency,
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
@@ -245,6 +259,8 @@ class Amortizer(nn.Module):
             eps = torch.empty_like(z).normal_(generator=generator)
         alpha, sigma = self.schedule(u[:, None])
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
+        if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
+            prediction, eps = prediction / alpha, eps / alpha
         return epsilon_loss(prediction, eps)
 
     def embed(self, x: Tensor) -> Tensor:

@@ -55,6 +55,10 @@ class Evaluate:
     no_floor: bool = False
     """Leave out the distance of the unseen images, which takes as long as that of a source."""
 
+    decompose: bool = False
+    """Also measure decoded posterior samples and Gaussians fitted to them: shows which part is
+    behind, the decoder, the amortizer's q(z) or the energy."""
+
     seed: Annotated[int, Option("S")] = 0
     """Seed of the draws; the same seed gives the same numbers."""
 
@@ -93,6 +97,7 @@ class Evaluate:
             limit=self.reconstruct,
             floor=not self.no_floor,
             likelihood=self.likelihood_images if self.likelihood else 0,
+            decompose=self.decompose,
             seed=self.seed,
             progress=sys.stderr.isatty(),
         )

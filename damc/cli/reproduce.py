@@ -49,7 +49,7 @@ class Reproduce:
     """Seeds; every cell is run once with each."""
 
     minutes: Annotated[float | None, Option("MIN")] = None
-    """Wall-clock minutes of training in each cell."""
+    """Minutes of training in each cell: on a CPU, of CPU time for each thread."""
 
     iterations: Annotated[int | None, Option("N")] = None
     """Iterations of training in each cell, instead of minutes."""

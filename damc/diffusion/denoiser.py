@@ -59,6 +59,9 @@ class VectorDenoiser(nn.Module):
         residual: eps^ = z_u + net, as in the paper's code; False is eps^ = net.
         fourier: learned frequencies of the sines and cosines of z, by default dim / 2; more of them
             resolve many modes in few dimensions.
+        velocity: the network predicts v = alpha eps - sigma z (Salimans and Ho 2022), so that
+            eps^ = sigma z_u + alpha net, and begins at zero: the denoiser of N(0, I) data.
+        frequency: standard deviation of the initial Fourier frequencies.
     """
 
     frequencies: Tensor
@@ -73,6 +76,8 @@ class VectorDenoiser(nn.Module):
         time: int = 128,
         residual: bool = True,
         fourier: int | None = None,
+        velocity: bool = False,
+        frequency: float = 1.0,
     ) -> None:
         super().__init__()
         if dim < 1 or embedding < 1 or not capacity > 0 or time < 4 or time % 2:
@@ -81,6 +86,7 @@ class VectorDenoiser(nn.Module):
                 f"number of at least 4, got {dim}, {embedding}, {capacity} and {time}"
             )
         self.dim, self.embedding, self.residual = dim, embedding, residual
+        self.velocity = velocity
         w1, w2, w3 = (max(1, round(width * capacity)) for width in widths)
         self.widths = [w1, w2, w3, w3, w2, w1, dim]
         fourier = max(1, dim // 2) if fourier is None else fourier
@@ -91,9 +97,13 @@ class VectorDenoiser(nn.Module):
         exponents = torch.arange(half, dtype=torch.float64) / (half - 1)
         self.register_buffer("frequencies", 10_000**-exponents, persistent=False)
         self.time = nn.Sequential(nn.Linear(time, time), nn.SiLU(), nn.Linear(time, time))
-        self.fourier = nn.Parameter(torch.randn(dim, fourier))
+        self.fourier = nn.Parameter(torch.randn(dim, fourier) * frequency)
         self.context = nn.Linear(time + embedding, sum(self.widths))
         self.blocks = nn.ModuleList(map(Block, inputs, self.widths))
+        if velocity:
+            for layer in (self.blocks[-1].w1_w4, self.blocks[-1].w2_w3):
+                for weight in layer.parameters():  # type: ignore[union-attr]
+                    nn.init.zeros_(weight)
 
     def forward(self, z: Tensor, angle: Tensor, condition: Tensor) -> Tensor:
         """eps^ at noise level ``angle = arctan(sigma / alpha)``.
@@ -114,6 +124,13 @@ class VectorDenoiser(nn.Module):
         h = self.blocks[3](h, c[3])
         for i in (4, 5, 6):
             h = self.blocks[i](torch.cat([F.leaky_relu(h), skips.pop()], dim=-1), c[i])
+        return self.noise(z, h, angle)
+
+    def noise(self, z: Tensor, h: Tensor, angle: Tensor) -> Tensor:
+        """eps^ of the network's output h ``(..., d)``, at points and angles as in `forward`."""
+        if self.velocity:
+            alpha, sigma = angle.cos()[..., None].to(z), angle.sin()[..., None].to(z)
+            return torch.addcmul(sigma * z, alpha, h)
         return z + h if self.residual else h
 
     def condition_projection(self, condition: Tensor) -> Tensor:

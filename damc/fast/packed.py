@@ -23,12 +23,12 @@ class Denoiser(Protocol):
     """What is read of a `damc.diffusion.denoiser.VectorDenoiser`."""
 
     widths: list[int]
-    residual: bool
     fourier: nn.Parameter
     blocks: nn.ModuleList
 
     def time_projection(self, angle: Tensor) -> Tensor: ...
     def condition_projection(self, condition: Tensor) -> Tensor: ...
+    def noise(self, z: Tensor, h: Tensor, angle: Tensor) -> Tensor: ...
 
 
 class _Block(NamedTuple):
@@ -59,7 +59,7 @@ class PackedDenoiser:
     def __init__(
         self, net: Denoiser, condition: Tensor, angles: Tensor, points: torch.Size
     ) -> None:
-        self.widths, self.residual = net.widths, net.residual
+        self.widths, self.noise, self.angles = net.widths, net.noise, angles
         self.frequencies = 2 * math.pi * net.fourier.detach()
         self.of_condition = net.condition_projection(condition)
         self.of_time = net.time_projection(angles)
@@ -77,7 +77,7 @@ class PackedDenoiser:
         if part != self.known:
             self.modulate(part)
             self.known = part
-        return self.evaluate(z, place)
+        return self.noise(z, self.evaluate(z, place), self.angles[i])
 
     def modulate(self, part: int) -> None:
         """Gates and shifts of all blocks at the steps of one part of the grid."""
@@ -107,7 +107,7 @@ class PackedDenoiser:
         h = block(3, h)
         for i in (4, 5, 6):
             h = block(i, torch.cat([F.leaky_relu_(h), skips.pop()], dim=-1))
-        return h + z if self.residual else h
+        return h
 
 
 def _pack(block: nn.Module, points: torch.Size, steps: int, rows: int, copied: bool) -> _Block:

@@ -9,7 +9,7 @@ from damc.errors import BadInput
 from damc.learn.abp import ABP
 from damc.learn.adaptive import AdaptiveCE
 from damc.learn.bigan import BiGAN
-from damc.learn.damc import DAMC, GaussianDAMC
+from damc.learn.damc import DAMC, GaussianDAMC, PaperDAMC
 from damc.learn.latent_space import ABPDiffusion, VAEDiffusion
 from damc.learn.learner import Learner
 from damc.learn.lebm import LEBM, PersistentLEBM
@@ -28,6 +28,7 @@ LEARNERS: dict[str, type[Learner]] = {
     learner.name: learner
     for learner in (
         DAMC,
+        PaperDAMC,
         GaussianDAMC,
         NALR,
         LEBM,

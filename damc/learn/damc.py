@@ -6,10 +6,17 @@ MCMC", NeurIPS 2023. Line by line in `algorithm_1`.
 
 from __future__ import annotations
 
-__all__ = ["DAMC", "DAMCSettings", "GaussianDAMC", "VANILLA_STEPS", "algorithm_1"]
+__all__ = [
+    "DAMC",
+    "DAMCSettings",
+    "GaussianDAMC",
+    "PaperDAMC",
+    "VANILLA_STEPS",
+    "algorithm_1",
+]
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -21,8 +28,16 @@ from damc.distillation import EMA
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
-from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
+from damc.learn.parts import (
+    Chain,
+    Metrics,
+    decoder_step,
+    energy_step,
+    prior_sampler_step,
+    sampler_step,
+)
 from damc.learn.presets import Recipe
+from damc.learn.prior import RefinedMixture
 from damc.learn.settings import (
     KERNELS,
     AmortizerSettings,
@@ -38,7 +53,7 @@ from damc.learn.sources import (
     first_guess,
     noise_inference,
 )
-from damc.learn.starts import AmortizedStarts, standard_normal
+from damc.learn.starts import AmortizedStarts, Store, standard_normal
 from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="DAMC")
@@ -47,12 +62,21 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
+REFITS = 20
+"""How often the mixture under a q(z) of its own is fitted again over the horizon."""
+
+
 @dataclass(frozen=True)
 class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
     """Every choice of Algorithm 1, the paper's code as defaults unless the comment says otherwise.
 
     docs/conventions.md says where the paper and its code differ.
     """
+
+    store: int = 0  # latest posterior samples, from which a q(z) of its own learns; 0: none
+    store_components: int = 10  # Gaussians that it begins as
+    store_updates: int = 1  # gradient steps of it in an iteration
+    store_batch: int = 256
 
 
 def algorithm_1(
@@ -143,6 +167,10 @@ class DAMC(Learner):
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
+        self.store = Store(s.store, model.latent_dim) if s.store else None
+        self.prior_sampler = (
+            RefinedMixture(model.latent_dim, s.store_components) if s.store else None
+        )
 
         self.posterior_chain = Chain(
             AmortizedStarts(self.target, s.start_solver, s.start_steps),
@@ -164,13 +192,14 @@ class DAMC(Learner):
             s.learning_rate(s.amortizer_rate),
             weight_decay=s.amortizer_weight_decay,
         )
+        if self.prior_sampler is not None:
+            rate = s.learning_rate(s.amortizer_rate)
+            add("prior_sampler", self.prior_sampler.parameters(), rate)
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> DAMCSettings:
-        """All of the recipe; chains that start at the amortizer's samples may be shorter."""
-        groups = (ChainSettings, PriorSettings, AmortizerSettings, StartSettings)
-        steps = recipe.warm_posterior_steps or recipe.posterior_steps
-        return DAMCSettings(**{**recipe.block(*groups), "posterior_steps": steps})
+        """All of the recipe, with DAMC's own choices."""
+        return replace(PaperDAMC.settings_from(recipe), **recipe.damc)
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
@@ -193,24 +222,48 @@ class DAMC(Learner):
             update_energy=partial(
                 energy_step, model.prior.energy, update=self.update, penalty=s.energy_penalty
             ),
-            update_amortizer=partial(
-                sampler_step,
-                self.amortizer,
-                update=self.update,
-                updates=s.updates,
-                encoder_updates=s.encoder_updates,
-                p_uncond=s.p_uncond,
-                unconditional=s.unconditional,
-            ),
+            update_amortizer=self.update_amortizer,
         )
         self.iteration += 1
         if self.iteration % s.ema_every == 0:
             self.ema.update()
         return metrics
 
+    def update_amortizer(
+        self, x: Tensor, z_pos: Tensor, generator: torch.Generator | None
+    ) -> Metrics:
+        """M steps of q(z | x) and q(z) towards z+, and of a q(z) of its own towards the store."""
+        s = self.settings
+        metrics = sampler_step(
+            self.amortizer,
+            x,
+            z_pos,
+            generator,
+            update=self.update,
+            updates=s.updates,
+            encoder_updates=s.encoder_updates,
+            p_uncond=s.p_uncond,
+            unconditional=s.unconditional,
+        )
+        if self.store is not None and self.prior_sampler is not None:
+            self.store.add(z_pos)
+            if (self.iteration + 1) % max(1, s.horizon // REFITS) == 0:
+                self.prior_sampler.fit(self.store)
+            metrics |= prior_sampler_step(
+                self.prior_sampler,
+                self.store,
+                generator,
+                update=self.update,
+                updates=s.store_updates,
+                batch=s.store_batch,
+            )
+        return metrics
+
     def prior_starts(self, x: Tensor, z0: Tensor, generator: torch.Generator | None) -> Tensor:
         """Starts of the prior chains: at z0 ~ q(z | x), or at q(z); and as many at N(0, I)."""
         s = self.settings
+        if s.prior_starts == "noise":
+            return standard_normal(x, self.model.latent_dim, generator)
         if s.prior_starts == "unconditional":
             z0 = self.prior_chain.starts.draw(x, torch.arange(len(x)), generator)
         if s.noise_negatives:
@@ -219,7 +272,9 @@ class DAMC(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """q(z), Langevin on the energy if there is one, and N(0, I)."""
-        return {"amortizer": amortizer_draw(self.amortizer), **super().draws()}
+        own = self.prior_sampler
+        q = amortizer_draw(self.amortizer) if own is None else lambda n, _, g: own.sample(n, g)
+        return {"amortizer": q, **super().draws()}
 
     def inferences(self) -> Mapping[str, Infer]:
         """q(z | x) and moves on the posterior, or those moves from N(0, I)."""
@@ -242,6 +297,23 @@ class DAMC(Learner):
         """z ~ q(z | x) by few steps, and a single posterior move."""
         step_size = self.settings.posterior_step_size
         return first_guess(self.model, self.amortizer, x, step_size, generator)
+
+
+class PaperDAMC(DAMC):
+    """Algorithm 1 with the paper's choices where a preset has others.
+
+    A preset of the paper's size has no others. Of a small one it takes none of `Recipe.damc`.
+    """
+
+    name: ClassVar[str] = "damc-paper"
+    about: ClassVar[str] = "DAMC with the paper's choices where a small preset has others"
+
+    @classmethod
+    def settings_from(cls, recipe: Recipe) -> DAMCSettings:
+        """All of the recipe; chains that start at the amortizer's samples may be shorter."""
+        groups = (ChainSettings, PriorSettings, AmortizerSettings, StartSettings)
+        steps = recipe.warm_posterior_steps or recipe.posterior_steps
+        return DAMCSettings(**{**recipe.block(*groups), "posterior_steps": steps})
 
 
 class GaussianDAMC(DAMC):

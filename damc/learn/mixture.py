@@ -27,7 +27,14 @@ class GaussianMixture:
     factors: Tensor
 
     @classmethod
-    def fit(cls, z: Tensor, components: int, *, iterations: int = 30) -> GaussianMixture:
+    def fit(
+        cls,
+        z: Tensor,
+        components: int,
+        *,
+        iterations: int = 30,
+        start: GaussianMixture | None = None,
+    ) -> GaussianMixture:
         """The mixture that expectation-maximization of scikit-learn finds, the same every time.
 
         Args:
@@ -35,6 +42,7 @@ class GaussianMixture:
             components: K at most; a component needs more than d points to have a covariance, so
                 few points get fewer.
             iterations: of expectation-maximization, at most.
+            start: where it begins, if it has as many components; by default at k-means.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture as Fit
@@ -43,7 +51,24 @@ class GaussianMixture:
         points = z.detach().double().cpu().numpy()
         # A floor under every variance, on the scale of the codes.
         floor = max(1e-6, 1e-4 * float(points.var(0).mean()))
-        fit = Fit(k, covariance_type="full", max_iter=iterations, reg_covar=floor, random_state=0)
+        begin = {}
+        if start is not None and int((start.weights > 0).sum()) == k == len(start.weights):
+            inverse = torch.linalg.inv(start.factors.double().cpu())
+            begin = {
+                "weights_init": (start.weights / start.weights.sum()).double().cpu().numpy(),
+                "means_init": start.means.double().cpu().numpy(),
+                "precisions_init": (inverse.mT @ inverse).numpy(),
+            }
+            begin["weights_init"] /= begin["weights_init"].sum()
+        fit = Fit(
+            k,
+            covariance_type="full",
+            max_iter=iterations,
+            reg_covar=floor,
+            random_state=0,
+            init_params="random_from_data" if begin else "kmeans",
+            **begin,
+        )
         with warnings.catch_warnings():
             # Stopping early leaves a density that is normalized and only a little less likely.
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -57,12 +82,20 @@ class GaussianMixture:
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log p(z), normalized, ``(B,)`` of z ``(B, d)``."""
+        return self._log_each(z).logsumexp(0)
+
+    def responsibilities(self, z: Tensor) -> Tensor:
+        """p(k | z), ``(B, K)`` of z ``(B, d)``."""
+        return self._log_each(z).mT.softmax(1)
+
+    def _log_each(self, z: Tensor) -> Tensor:
+        """log w_k N(z; m_k, L_k L_k^T), ``(K, B)``."""
         centered = (z - self.means[:, None]).mT  # (K, d, B)
         white = torch.linalg.solve_triangular(self.factors, centered, upper=False)
         log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
         log_peak = self.weights.log() - log_scale - z.shape[1] * math.log(2 * math.pi) / 2
         log_each: Tensor = log_peak[:, None] - white.square().sum(1) / 2
-        return log_each.logsumexp(0)
+        return log_each
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, ``(n, d)``."""

@@ -4,6 +4,7 @@
     decoder_step   down the gradient of  E_p(z|x) |x - g(z)|^2
     energy_step    down the gradient of  E_p(z|x) E(z) - E_p(z) E(z)
     sampler_step   down the denoising loss of q(z | x), q(z) at samples of p(z | x)
+    prior_sampler_step   the same of a q(z) of its own, at stored samples
 
 The first two updates are equation 2 of the paper, the last is its equation 7.
 """
@@ -16,6 +17,7 @@ __all__ = [
     "Update",
     "decoder_step",
     "energy_step",
+    "prior_sampler_step",
     "sampler_step",
 ]
 
@@ -31,7 +33,8 @@ from damc.density import Target
 from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
 from damc.latent import LatentModel, energies
-from damc.learn.starts import Starts
+from damc.learn.prior import RefinedMixture
+from damc.learn.starts import Starts, Store
 
 Metrics = dict[str, Tensor]
 """Scalars that say how an iteration went."""
@@ -127,3 +130,19 @@ def sampler_step(
     step = partial(update, "amortizer")
     loss, norm = amortizer_step(q, z, x, step=step, generator=generator, **choices)
     return {"amortizer_loss": loss, "amortizer_gradient": norm}
+
+
+def prior_sampler_step(
+    q: RefinedMixture,
+    store: Store,
+    generator: torch.Generator | None,
+    *,
+    update: Update,
+    updates: int,
+    batch: int,
+) -> Metrics:
+    """`updates` steps of a q(z) of its own towards stored samples, which need no decoder."""
+    for _ in range(updates):
+        loss = q.loss(store.draw(batch, generator), generator)
+        update("prior_sampler", loss)
+    return {"prior_sampler_loss": loss.detach()}

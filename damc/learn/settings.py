@@ -110,7 +110,7 @@ class StartSettings:
 
     start_solver: str = "ancestral"  # how they are drawn
     start_steps: int = 100
-    prior_starts: str = "conditional"  # at q(z | x); "unconditional": at q(z)
+    prior_starts: str = "conditional"  # at q(z | x); "unconditional": at q(z); "noise": at neither
     noise_negatives: bool = True  # and as many prior chains from N(0, I)
     ema_rate: float = 0.005
     ema_every: int = 10  # iterations
@@ -147,9 +147,13 @@ _COUNTS = {
     "hidden",
     "score_draws",
     "energy_updates",
+    "store_batch",
+    "store_components",
+    "store_updates",
 }
 _NOT_NEGATIVE = {
     "energy_penalty",
+    "store",
     "test_steps",
     "beta",
     "strength",
@@ -162,7 +166,7 @@ _CHOICES = {
     "decay": ("step", "cosine"),
     "posterior_kernel": tuple(KERNELS),
     "unconditional": ("share", "both"),
-    "prior_starts": ("conditional", "unconditional"),
+    "prior_starts": ("conditional", "unconditional", "noise"),
     "regularizer": ("l2", "gradient", "spectral", "none"),
     "score": ("cross-entropy", "features"),
 }

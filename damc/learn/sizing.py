@@ -40,6 +40,7 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     iterations = 50 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
     convolutional = networks.decoder["kind"] != "mlp"
     recipe = laptop_recipe(
+        mlp=not convolutional,
         sigma=round(sigma, 2),
         posterior_step_size=round(step_size, 3),
         horizon=iterations,

@@ -6,12 +6,19 @@ given the chains' end points afterwards; only persistent ones store them.
 
 from __future__ import annotations
 
-__all__ = ["AmortizedStarts", "NoiseStarts", "PersistentStarts", "Starts", "standard_normal"]
+__all__ = [
+    "AmortizedStarts",
+    "NoiseStarts",
+    "PersistentStarts",
+    "Starts",
+    "Store",
+    "standard_normal",
+]
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from damc.amortize import Amortizer
 from damc.randomness import normal
@@ -115,6 +122,36 @@ class AmortizedStarts(Starts):
         """Samples for the images, ``(B, d)``."""
         n, context = (None, x) if self.conditional else (len(x), None)
         return self.amortizer.sample(n, context, generator=generator, **self.options)
+
+
+class Store(nn.Module):
+    """The latest points of a stream, kept with the weights, to draw from again.
+
+    Args:
+        size: how many are kept.
+        latent_dim: d.
+    """
+
+    points: Tensor
+    written: Tensor
+
+    def __init__(self, size: int, latent_dim: int) -> None:
+        super().__init__()
+        self.register_buffer("points", torch.zeros(size, latent_dim))
+        self.register_buffer("written", torch.zeros((), dtype=torch.long))
+
+    def add(self, z: Tensor) -> None:
+        """Stores points z ``(B, d)`` in place of the oldest."""
+        z = z.detach()[-len(self.points) :]
+        place = (self.written + torch.arange(len(z), device=z.device)) % len(self.points)
+        self.points[place] = z.to(self.points)
+        self.written += len(z)
+
+    def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """n of the stored points, ``(n, d)``, with replacement."""
+        share = torch.rand(n, generator=generator, device=self.points.device)
+        known = self.written.clamp(max=len(self.points))
+        return self.points[(share * known).long().clamp(max=len(self.points) - 1)]
 
 
 def standard_normal(like: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:

@@ -12,6 +12,7 @@ from damc.paper.table import Table
 
 TABLES = {
     "generation": "damc.paper.generation:Generation",
+    "race": "damc.paper.race:Race",
     "ablation": "damc.paper.generation:Ablation",
     "latent-spaces": "damc.paper.generation:LatentSpaces",
     "anomaly": "damc.paper.anomaly:Anomaly",

@@ -98,7 +98,7 @@ class Choices(Table):
         images, unseen = load_images("digits"), load_images("digits", split="test")
         learner, took = train(
             preset,
-            "damc",
+            "damc-paper",  # whose choices these are
             images,
             folder,
             Budget(cell.plan["iterations"], cell.plan["minutes"]),

@@ -98,6 +98,7 @@ class Generation(TrainedTable):
         "sri",
         "sri-l5",
         "lebm",
+        "damc-paper",
         "damc",
     )
     data: ClassVar[tuple[str, ...]] = ("svhn", "mnist")

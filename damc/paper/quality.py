@@ -29,6 +29,7 @@ MEASURES = (
     Measure("log_normalizer", "log Z of the prior", lower=False),
     Measure("iterations", "iterations", lower=False),
     Measure("seconds", "seconds"),
+    Measure("cpu_seconds", "CPU seconds"),
 )
 """The figures of `Quality.of`, and the cost of training."""
 

@@ -117,6 +117,7 @@ class Steps(_Scaled):
             posterior_steps=int(steps),
             warm_posterior_steps=None,
             posterior_kernel=kernel or "langevin",
+            damc={k: v for k, v in preset.recipe.damc.items() if k != "posterior_steps"},
         )
         return replace(preset, recipe=recipe)
 
@@ -146,5 +147,6 @@ class Speedups(_Scaled):
         for name, change in self.changes.items():
             if row in (name, "all three"):
                 settings |= change
-        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None)
+        others = {k: v for k, v in preset.recipe.damc.items() if k not in settings}
+        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None, damc=others)
         return replace(preset, recipe=recipe)

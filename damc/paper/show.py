@@ -54,7 +54,8 @@ def show(
         write_atomically(out / "table.md", markdown + "\n"),
         write_atomically(out / "table.csv", _csv(table, results)),
         write_atomically(out / "results.json", _json(table, results, command, remarks)),
-        _chart(table, results, rows, columns, out / "chart.png"),
+        table.chart(results, out / "chart.png")
+        or _chart(table, results, rows, columns, out / "chart.png"),
     ]
     return shown, files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["Cell", "Measure", "Options", "Result", "Table", "slug"]
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ class Options:
         data: which data sets.
         digits: which held-out digits.
         seeds: each cell is run once for each.
-        minutes: wall-clock of training in each cell.
+        minutes: CPU time of training in each cell, for each thread.
         iterations: of training in each cell, instead of `minutes`.
         images: how many are drawn to measure distances.
         features: what distances are measured on.
@@ -119,6 +119,10 @@ class Table:
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         """Does one cell in its folder; called again after an interruption, it resumes."""
         raise NotImplementedError
+
+    def chart(self, results: Sequence[Result], path: Path) -> Path | None:
+        """Draws the results its own way; None leaves it to bars of the first measure."""
+        return None
 
     def remarks(self, options: Options) -> str:
         """The text under the table."""

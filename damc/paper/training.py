@@ -7,6 +7,7 @@ __all__ = ["Budget", "train"]
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ _PRODUCTS = 4  # timed after each of them
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a method trains: `iterations`, or as many as fit in `minutes`."""
+    """How long a method trains: `iterations`, or what fits in `minutes` of CPU time a thread."""
 
     iterations: int | None = None
     minutes: float | None = None
@@ -54,6 +55,8 @@ def train(
     seed: int = 0,
     batch: int | None = None,
     changes: dict[str, Any] | None = None,
+    look: Callable[[Learner, float], None] | None = None,
+    shares: tuple[float, ...] = (1.0,),
 ) -> tuple[Learner, dict[str, float]]:
     """Trains a method on a preset's networks.
 
@@ -63,11 +66,25 @@ def train(
     interrupted cell resumes the same plan.
 
     All cells get equal work for their minutes, even if the machine is busier during some of them:
-    the pilot measures an iteration in units of a matrix product, and the seconds of a product are
-    measured once, by the first cell, for all.
+    on a CPU the minutes are CPU time of the process, for each of its threads; the pilot measures an
+    iteration in units of a matrix product, and the seconds of a product are measured once, by the
+    first cell, for all.
+
+    Args:
+        preset: networks and recipe.
+        method: one of `damc.learn.METHODS`.
+        images: to learn from.
+        folder: of the cell.
+        budget: how long.
+        seed: of everything random.
+        batch: images an iteration; the preset's number by default.
+        changes: settings to change.
+        look: called as ``look(learner, share)`` after each of `shares` of the iterations.
+        shares: increasing, the last of them 1.
 
     Returns:
-        The learner, and the iterations and seconds of its training.
+        The learner, and its training's iterations, seconds of wall-clock, and seconds of CPU time
+        (of the process that ended it, if it was interrupted).
     """
     batch = preset.batch if batch is None else batch
     changes = dict(changes or {})
@@ -89,20 +106,27 @@ def train(
             found = {"iterations": iterations, "products_each": products, "seconds": seconds}
             write_atomically(plan, json.dumps(found) + "\n")
     learner = fresh(iterations)
-    fit(
-        learner,
-        images,
-        iterations=iterations,
-        run=folder / "run",
-        batch=batch,
-        seed=seed,
-        flip=preset.flip,
-        preset=preset.name,
-        keep=1,
-        accelerator="auto",
-    )
+    cpu = 0.0
+    for share in shares:
+        start = time.process_time()
+        fit(
+            learner,
+            images,
+            iterations=max(1, round(share * iterations)),
+            run=folder / "run",
+            batch=batch,
+            seed=seed,
+            flip=preset.flip,
+            preset=preset.name,
+            keep=1,
+            accelerator="auto",
+        )
+        cpu += time.process_time() - start
+        if look is not None:
+            look(learner.eval(), share)
     seconds = training_seconds(Run.open(folder / "run").metrics())
-    return learner.eval(), {"iterations": float(iterations), "seconds": seconds}
+    took = {"iterations": float(iterations), "seconds": seconds, "cpu_seconds": round(cpu, 1)}
+    return learner.eval(), took
 
 
 def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[float, float]:
@@ -133,9 +157,10 @@ def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[flo
 
 
 def _now(device: torch.device) -> float:
-    """The time after all pending work of the device."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize()
+    """The time after all pending work of the device; on a CPU, what the process used of it."""
+    if device.type == "cpu":
+        return time.process_time() / torch.get_num_threads()
+    torch.accelerator.synchronize()
     return time.monotonic()
 
 

@@ -25,7 +25,16 @@ from damc.report.words import CURVES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["bars", "curves", "histograms", "image_grid", "paired_grid", "strips", "traces"]
+__all__ = [
+    "bars",
+    "curves",
+    "histograms",
+    "image_grid",
+    "lines",
+    "paired_grid",
+    "strips",
+    "traces",
+]
 
 
 def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, label: str) -> Path:
@@ -52,6 +61,43 @@ def bars(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path, 
         tidy(axes)
     shown[0].invert_yaxis()
     figure.supxlabel(label, fontsize=9)
+    return _save(figure, path)
+
+
+def lines(
+    panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]],
+    path: str | Path,
+    across: str,
+    label: str,
+) -> Path:
+    """Draw a panel of lines for each key on logarithmic axes: means, and each value as a dot.
+
+    Args:
+        panels: by title, then by line, then by place along the axis, the values there.
+        path: the PNG to write.
+        across: what the places are.
+        label: what the values are.
+    """
+    names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
+    if not names:
+        raise BadInput("panels must have at least one value, got none")
+    figure = _figure(1.2 + 4.0 * len(panels), 3.6)
+    shown = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, panel) in zip(shown, panels.items(), strict=True):
+        for name, values in panel.items():
+            color = f"C{names.index(name) % 10}"
+            x = sorted(values)
+            axes.plot(x, [np.mean(values[k]) for k in x], color=color, label=name, linewidth=1.6)
+            for k in x:
+                axes.plot([k] * len(values[k]), values[k], ".", color=color, markersize=5)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel(across)
+        _tidy(axes)
+    shown[0].set_ylabel(label)
+    shown[-1].legend(fontsize=8, frameon=False)
     return _save(figure, path)
 
 

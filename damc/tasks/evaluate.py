@@ -28,6 +28,7 @@ from damc.learn.learner import Learner
 from damc.metrics.features import Features, inception, inception_file, pixel_pca
 from damc.metrics.frechet import Distance, Statistics, cached_statistics, distances, statistics
 from damc.report.page import Section
+from damc.tasks.decompose import behind, posterior_images
 from damc.tasks.generate import stream
 from damc.tasks.likelihood import Likelihood
 from damc.tasks.likelihood import likelihood as estimate
@@ -63,6 +64,7 @@ class Evaluation:
         moves: posterior moves after the amortizer's draw; None for inference of another kind.
         seconds: how long it took.
         likelihood: of unseen images, if it was asked for.
+        decomposition: what each source of z adds to the decoder's distance, if it was asked for.
     """
 
     distances: dict[str, tuple[Distance, Distance]]
@@ -70,6 +72,7 @@ class Evaluation:
     moves: int | None
     seconds: float
     likelihood: Likelihood | None = None
+    decomposition: str = ""
 
     @property
     def table(self) -> list[Row]:
@@ -108,7 +111,7 @@ class Evaluation:
     def notes(self) -> list[str]:
         """Caveats about the numbers, each sentence once."""
         found = (distance.note for pair in self.distances.values() for distance in pair)
-        notes = [note for note in dict.fromkeys(found) if note]
+        notes = [note for note in dict.fromkeys([self.decomposition, *found]) if note]
         return notes if self.likelihood is None else [*notes, self.likelihood.note]
 
     @property
@@ -195,6 +198,7 @@ def evaluate(
     limit: int | None = None,
     floor: bool = True,
     likelihood: int = 0,
+    decompose: bool = False,
     seed: int = 0,
     progress: bool = False,
 ) -> Evaluation:
@@ -214,6 +218,8 @@ def evaluate(
         limit: how many unseen images are reconstructed, the first; all by default.
         floor: also measure the distance of unseen images, the least that can be expected.
         likelihood: estimate log Z of the prior and log p(x) of so many unseen images, the first.
+        decompose: also measure decoded posterior samples and Gaussians fitted to them, which shows
+            which part is behind.
         seed: of all draws.
         progress: show progress bars.
     """
@@ -237,14 +243,23 @@ def evaluate(
         drawn = (part.clamp(-1, 1) for part in stream(learner, n, source=source, seed=seed))
         watched = _watched(drawn, n, name, progress)
         found[name] = compare(statistics(watched, features, batch_size=_BATCH))
+    decomposition = ""
+    if decompose:
+        kernels = {name: pair[1].value for name, pair in found.items()}
+        for name, images in posterior_images(learner, train, n, after=goal.images, seed=seed):
+            watched = _watched([images.clamp(-1, 1)], len(images), name, progress)
+            found[name] = compare(statistics(watched, features, batch_size=_BATCH))
+            kernels[name] = found[name][1].value
+        decomposition = behind(kernels, {s: _name(learner, s) for s in learner.sources})
     if floor:
         held = _First(unseen, n, "unseen images", progress)
         least = cached_statistics(held, features, cache, batch_size=_BATCH)
         found["unseen images"] = compare(least)
-    images = None
+    errors = None
     if learner.inference is not None:
-        images = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
-    return Evaluation(found, images, _moves(learner), round(time.monotonic() - start, 2), nats)
+        errors = reconstruct(learner, unseen, limit=limit, seed=seed, progress=progress)
+    seconds = round(time.monotonic() - start, 2)
+    return Evaluation(found, errors, _moves(learner), seconds, nats, decomposition)
 
 
 def evaluate_run(

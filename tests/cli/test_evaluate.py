@@ -45,6 +45,22 @@ def numpy_frechet(a: Tensor, b: Tensor) -> float:
     return float(mean + np.trace(s + t - 2 * np.real(sqrtm(s @ t))))
 
 
+def test_the_parts_of_the_distance_are_rows_and_a_sentence(
+    damc: Any, copied: Path, tmp_path: Path
+) -> None:
+    words = ["evaluate", copied, *PIXELS, "--cache", tmp_path / "cache", "--decompose"]
+    done = damc(*words, "--real", 300, "--reconstruct", 20, "--no-floor")
+    assert done.code == 0, done.err
+    found = results(copied)
+    kernel = {
+        row["of"]: row["value"]
+        for row in found["table"]
+        if row["measure"] == "pixel-PCA-16 kernel distance"
+    }
+    added = kernel["damc, amortizer"] - kernel["posterior samples, decoded"]
+    assert f"amortizer {added:+.4f}" in found["notes"][0] and found["notes"][0] in done.out
+
+
 def test_the_table_against_independent_formulas(damc: Any, copied: Path, tmp_path: Path) -> None:
     words = ["evaluate", copied, *PIXELS, "--seed", 3, "--cache", tmp_path / "cache"]
     words += ["--real", 500, "--reconstruct", 50]

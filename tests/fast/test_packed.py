@@ -13,18 +13,19 @@ from damc.fast.packed import PackedDenoiser
 ANGLES = TruncatedCosine().angle(torch.linspace(1, 0, 6, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("kind", [{}, {"residual": False}, {"velocity": True}], ids=str)
 @pytest.mark.parametrize("points", [(9,), (4, 9)])
 @pytest.mark.parametrize("rows", [9, 1])
 @pytest.mark.parametrize("pays", [0, 10**9])  # weights copied, or not
 @pytest.mark.parametrize("together", [1, 36, 10**4])  # steps modulated one by one, some, all
 def test_it_is_the_plain_network(
-    residual: bool, points: tuple[int, ...], rows: int, pays: int, together: int,
+    kind: dict[str, bool], points: tuple[int, ...], rows: int, pays: int, together: int,
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(packed, "_PAYS", pays)
     monkeypatch.setattr(packed, "_ROWS", together)
-    net = VectorDenoiser(6, 16, capacity=0.1, residual=residual).double()
+    net = VectorDenoiser(6, 16, capacity=0.1, **kind).double()
+    torch.nn.init.normal_(net.blocks[-1].w1_w4.weight, generator=generator)
     options = {"dtype": torch.float64, "generator": generator}
     condition, z = torch.randn(rows, 16, **options), torch.randn(*points, 6, **options)
     kept = z.clone()

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
-from damc.learn.damc import DAMCSettings
+from damc.learn.damc import DAMCSettings, PaperDAMC
 from damc.learn.learner import count
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
+from damc.learn.presets import find_preset
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
@@ -292,3 +293,72 @@ def test_a_learner_can_be_pickled() -> None:
     )
     assert torch.equal(one, two)
     again.ema.update()
+
+
+def make_and_step(**changes: Any) -> DAMC:
+    learner = make(replace(QUICK, **changes))
+    learner.step(X, INDEX, seeded())
+    return learner
+
+
+def test_the_store_holds_the_latest_posterior_samples() -> None:
+    learner = make_and_step(store=10, store_updates=3, store_batch=7)
+    store = learner.store
+    assert store is not None and store.written == 6 and store.points[6:].eq(0).all()
+    kept = store.points.clone()
+    learner.step(X, INDEX, seeded(2))
+    assert store.written == 12 and store.points[2:6].equal(kept[2:6])  # 6 to 9, then 0 and 1
+    assert not store.points[:2].equal(kept[:2])
+    drawn = {tuple(z.tolist()) for z in store.draw(500, seeded())}
+    assert drawn == {tuple(z.tolist()) for z in store.points}
+
+
+def test_a_prior_sampler_leaves_the_rest_of_the_first_iteration_as_it_is() -> None:
+    """It learns from posterior samples, and what it draws starts no chain."""
+    one, two = make_and_step(), make_and_step(store=10)
+    for part in ("model.decoder", "amortizer"):
+        pairs = zip(
+            one.get_submodule(part).parameters(), two.get_submodule(part).parameters(), strict=True
+        )
+        assert all(torch.equal(a, b) for a, b in pairs), part
+    assert two.sources == one.sources and two.optimizers.rates.keys() > one.optimizers.rates.keys()
+
+
+def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
+    learner = make(replace(QUICK, store=500, horizon=40))
+    assert learner.store is not None and learner.prior_sampler is not None
+    learner.store.add(torch.randn(500, 3, generator=seeded()) * 0.01 + 7)
+    learner.prior_sampler.fit(learner.store)
+    z = learner.sample_latent(50, "amortizer", generator=seeded())
+    assert (z - 7).abs().max() < 0.1
+
+
+def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
+    learner = make(replace(QUICK, store=100, store_components=2, horizon=40))
+    fits: list[int] = []
+    q = learner.prior_sampler
+    assert q is not None
+    q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
+    for k in range(6):
+        learner.step(X, INDEX, seeded(k))
+    assert fits == [1, 3, 5]  # every 40 / 20 iterations
+
+
+def test_negatives_may_start_at_noise_alone() -> None:
+    learner = make_and_step(prior_starts="noise")
+    assert learner.model.prior.energy.rows == [6] * 3 + [6] * 4 + [6, 6]  # type: ignore[union-attr]
+
+
+def test_the_papers_row_differs_by_what_it_says() -> None:
+    for name in ("svhn-small", "mnist-5k-small"):
+        preset = find_preset(name)
+        ours, paper = DAMC.from_preset(preset), PaperDAMC.from_preset(preset)
+        for key, value in paper.config["settings"].items():
+            expected = preset.recipe.damc.get(key, value)
+            assert ours.config["settings"][key] == expected, key
+        assert paper.settings.decoder_updates == 1 and paper.store is None
+        assert ours.store is not None and ours.settings.decoder_updates > 1
+        again = PaperDAMC.from_config(paper.config)
+        assert again.config == paper.config
+    one, two = DAMC.settings_from(find_preset("svhn").recipe), DAMCSettings(horizon=200_000)
+    assert one == two == PaperDAMC.settings_from(find_preset("svhn").recipe)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,7 @@ from damc.data import load_images
 from damc.errors import BadInput
 from damc.kernels.underdamped import Underdamped
 from damc.learn import METHODS
+from damc.learn.damc import PaperDAMC
 from damc.learn.lebm import LEBM
 from damc.learn.presets import find_preset
 from damc.paper import TABLES, find_table
@@ -24,7 +26,7 @@ from damc.paper.baselines import BASELINES
 from damc.paper.scales import Capacity, Speedups, Steps
 from damc.paper.show import show
 from damc.paper.table import Cell, Measure, Options, Table, slug
-from damc.paper.training import Budget, _first, train
+from damc.paper.training import Budget, _first, _now, train
 from damc.paper.work import run_cells
 
 
@@ -181,7 +183,7 @@ def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     folder.mkdir()
     budget = Budget(minutes=0.000001)
-    train(preset, "damc", images, folder, budget, batch=8, changes=changes)
+    train(preset, "damc-paper", images, folder, budget, batch=8, changes=changes)
     planned = json.loads((folder / "budget.json").read_text())
     assert planned["seconds"] == 1e-6
     assert planned["iterations"] == max(24, int(0.00006 / (planned["products_each"] * 1e-6)))
@@ -196,11 +198,21 @@ def test_the_first_of_several_values_stays(tmp_path: Path) -> None:
 
 def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
     preset = find_preset("svhn-small")
-    assert DAMC.from_preset(preset).settings.posterior_steps == 10
+    assert DAMC.from_preset(preset).settings.posterior_steps == 5
+    assert PaperDAMC.from_preset(preset).settings.posterior_steps == 10
     assert LEBM.from_preset(preset).settings.posterior_steps == 20
     assert DAMC.from_preset(preset, posterior_steps=7).settings.posterior_steps == 7
     changed = DAMC.from_preset(Steps().changed(preset, "T=50"))
-    assert changed.settings.posterior_steps == 50
+    assert changed.settings.posterior_steps == 50 and changed.settings.decoder_updates == 6
+    exact = DAMC.from_preset(Speedups().changed(preset, "exact"))
+    assert exact.settings.posterior_steps == 30 and exact.settings.encoder_updates is None
+
+
+def test_other_processes_cost_a_cell_no_iterations() -> None:
+    """On a CPU the time of a budget is that of the process: waiting does not count."""
+    before = _now(torch.device("cpu"))
+    time.sleep(0.3)
+    assert _now(torch.device("cpu")) - before < 0.1
 
 
 def test_slug() -> None:

@@ -55,7 +55,7 @@ def test_draws_of_a_new_observation_have_its_posterior(posterior: AmortizedPoste
         assert (draws.samples.std(0) / sd - 1).abs().max() < 0.06
         assert draws.trusted, draws.report
         assert abs(draws.log_evidence - evidence) < 4 * draws.log_evidence_error + 0.02
-        assert draws.sampler is posterior and draws.gradient_calls > 4000
+        assert draws.gradient_calls > 4000
     again = posterior.draws(x, 4000)
     assert torch.equal(draws.samples, again.samples)
     assert not torch.equal(draws.samples, posterior.draws(x, 4000, seed=1).samples)

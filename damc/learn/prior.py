@@ -1,0 +1,91 @@
+"""q(z) as a network of its own: a mixture of Gaussians, refined by a diffusion model."""
+
+from __future__ import annotations
+
+__all__ = ["RefinedMixture"]
+
+import torch
+from torch import Tensor, nn
+
+from damc.amortize import Amortizer
+from damc.learn.mixture import GaussianMixture
+from damc.learn.starts import Store
+
+_EM = 5  # iterations of expectation-maximization when the mixture is fitted again
+
+
+class RefinedMixture(nn.Module):
+    """z = m_k + L_k v with a component k ~ w and v ~ q(v | k), a diffusion model.
+
+    The diffusion model predicts velocities and begins at v ~ N(0, I), so that q(z) begins as the
+    mixture, and learns what that misses. Until it is fitted it is N(0, I). Of several processes
+    each fits the samples of its own images, and a run folder keeps those of the first.
+
+    Args:
+        latent_dim: d.
+        components: K.
+    """
+
+    weights: Tensor
+    means: Tensor
+    factors: Tensor
+    fitted: Tensor
+
+    def __init__(self, latent_dim: int, components: int) -> None:
+        super().__init__()
+        self.latent_dim, self.components = latent_dim, components
+        self.register_buffer("weights", torch.full((components,), 1 / components))
+        self.register_buffer("means", torch.zeros(components, latent_dim))
+        self.register_buffer("factors", torch.eye(latent_dim).repeat(components, 1, 1))
+        self.register_buffer("fitted", torch.zeros((), dtype=torch.long))
+        self.amortizer = Amortizer(
+            latent_dim,
+            nn.Linear(components, 32),
+            embedding=32,
+            widths=(128, 128, 128),
+            velocity=True,
+            frequency=0.05,
+        )
+
+    @property
+    def mixture(self) -> GaussianMixture:
+        """The mixture as it was last fitted."""
+        return GaussianMixture(self.weights, self.means, self.factors)
+
+    def fit(self, store: Store) -> None:
+        """Fits the mixture to stored points, from where it was: components keep their meaning."""
+        known = min(int(store.written), len(store.points))
+        if known < 2:
+            return
+        points = store.points[:known]
+        start = self.mixture if int(self.fitted) else None
+        found = GaussianMixture.fit(
+            points, self.components, start=start, **({"iterations": _EM} if start else {})
+        )
+        k = len(found.weights)  # few points have fewer components
+        self.weights.zero_()
+        self.weights[:k], self.means[:k], self.factors[:k] = (
+            found.weights,
+            found.means,
+            found.factors,
+        )
+        self.fitted.fill_(k)
+
+    def loss(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The denoising loss of v at points z ``(B, d)``, each in a component that it may be of."""
+        with torch.no_grad():
+            share = self.mixture.responsibilities(z)
+            k = torch.multinomial(share, 1, generator=generator)[:, 0]
+            centered = (z - self.means[k])[:, :, None]
+            v = torch.linalg.solve_triangular(self.factors[k], centered, upper=False)[:, :, 0]
+        return self.amortizer.loss(v, self._labels(k), p_uncond=0.0, generator=generator)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n draws, ``(n, d)``."""
+        k = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        v = self.amortizer.sample(x=self._labels(k), generator=generator)
+        return self.means[k] + (self.factors[k] @ v[:, :, None])[:, :, 0]
+
+    def _labels(self, k: Tensor) -> Tensor:
+        return nn.functional.one_hot(k, self.components).to(self.means)
