@@ -168,7 +168,7 @@ def test_tiles_find_what_is_odd_wherever_it_lies(tmp_path: Path) -> None:
     x, fresh = fields(40, 64), fields(40, 64, 1)
     for i in range(20, 40):
         a, b = 8 + i, 60 - i
-        fresh[i, 0, a : a + 8, b : b + 8] = torch.tensor([-1.0, 1.0]).repeat(4)
+        fresh[i, 0, a : a + 12, b - 8 : b + 4] = torch.tensor([-1.0, -1, 1, 1]).repeat(3)
     detector = AnomalyDetector(tile=16, random_state=0).fit(x)
     assert [part.name for part in detector.parts_] == ["tiles"]
     assert roc_auc_score(np.repeat([0, 1], 20), detector.decision_function(fresh)) > 0.95
