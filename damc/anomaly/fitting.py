@@ -36,6 +36,7 @@ Index = NDArray[np.intp]
 _FOLDS = 5
 _MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
+_ROBUST = 10  # neighbors that count if anomalies may be among them
 _EXPLAINED = 1000  # images whose windows tell how surroundings predict a pixel
 
 
@@ -215,8 +216,9 @@ def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Ten
 def _trimmed(
     data: Data, order: Index, plan: PartsPlan, contamination: float | None
 ) -> tuple[Index, PartsPlan]:
-    """The rows without the share that is least likely normal, in the same order; and the plan,
-    with parts that see past a group of anomalies if those form one."""
+    """The rows without the share that is least likely normal, in the same order; and the plan:
+    more neighbors count, as some of the nearest may be anomalies that were kept, and parts are
+    added that see past a group of anomalies if they form one."""
     if contamination is None:
         return order, plan
     count = min(math.ceil(contamination * len(order)), len(order) - 3)
@@ -227,7 +229,7 @@ def _trimmed(
     if spaces:
         found = trim(spaces, count)
         kept = order[~found.left_out.numpy()]
-        return kept, replace(plan, group=count if found.grouped else None)
+        return kept, replace(plan, k=_ROBUST, group=count if found.grouped else None)
     scores = part_scores(parts, rows_of(data, order), scaling)
     combined = _combination(scores)(scores[:, :-1], scores[:, -1]).numpy()
     least = np.argsort(combined, kind="stable")[: len(order) - count]

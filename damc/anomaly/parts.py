@@ -202,13 +202,16 @@ class PartsPlan:
         augment: take variants of normal images for normal, too.
         features: a network for `damc.anomaly.places.Patches`.
         tile: pixels a side of tiles that are compared in place of whole images ("tiles").
-        group: how many anomalies there may be among the data; adds parts that see past them.
+        k: neighbors that count.
+        group: how many anomalies there may be in a group among the data; adds parts that see
+            past it.
     """
 
     kind: str = "auto"
     augment: bool = False
     features: Callable[[Tensor], Any] | None = None
     tile: int | None = None
+    k: int = 5
     group: int | None = None
 
     def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
@@ -227,7 +230,7 @@ class PartsPlan:
                 found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
                 # Turning and scaling blur an image, which is what a spectrum looks at.
-                found.append(NearNormal(name, augment=augment and name != "spectrum"))
+                found.append(NearNormal(name, self.k, augment=augment and name != "spectrum"))
                 if self.group is not None:
                     found.append(NearNormal(WIDE + name, self.group + 5))
         return found
@@ -237,10 +240,11 @@ class PartsPlan:
         if shape[0] == 3 and min(shape[1:]) >= _SMALL:
             names = [*names, "spectrum"]
         known = [*names, "surprise"] if min(shape[1:]) > 2 else names
-        if self.tile is not None and min(shape[1:]) > 1:
-            if self.tile >= min(shape[1:]):
-                side = min(shape[1:])
-                raise BadInput(f"tile must be less than the images' {side}, got {self.tile}")
+        if self.tile is not None:
+            side = min(shape[1:])
+            if self.tile >= side:
+                least = "None for vectors" if side < 2 else f"less than the images' {side}"
+                raise BadInput(f"tile must be {least}, got {self.tile}")
             names, known = ["tiles"], [*known, "tiles"]
         if self.features is not None and min(shape[1:]) > 1:
             names, known = [*names, "patches"], [*known, "patches"]

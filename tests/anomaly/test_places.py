@@ -178,6 +178,8 @@ def test_tiles_find_what_is_odd_wherever_it_lies(tmp_path: Path) -> None:
     for tile, said in ((12, "multiple of 8"), (64, "less than the images' 64")):
         with pytest.raises(BadInput, match=said):
             AnomalyDetector(tile=tile).fit(x)
+    with pytest.raises(BadInput, match="None for vectors"):
+        AnomalyDetector(tile=16).fit(x[:, 0, 0])
 
 
 def test_very_large_images_are_standardized_by_some_of_their_pixels(

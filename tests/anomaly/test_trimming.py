@@ -8,7 +8,7 @@ import torch
 
 from damc import AnomalyDetector
 from damc.anomaly.fitting import fit_parts
-from damc.anomaly.parts import PartsPlan
+from damc.anomaly.parts import NearNormal, PartsPlan
 from damc.anomaly.trimming import distance_from_bulk, trim
 
 
@@ -56,8 +56,9 @@ def test_only_a_group_needs_parts_that_see_past_it() -> None:
     order = np.random.RandomState(0).permutation(400)
     for grouped, odd in groups.items():
         data = np.concatenate([rows, odd.numpy()])
-        names = [p.name for p in fit_parts(data, order, PartsPlan(), 0.1).parts]
-        assert names == ["neighbors", "wide-neighbors"][: 1 + grouped]
+        parts = fit_parts(data, order, PartsPlan(), 0.1).parts
+        assert [p.name for p in parts] == ["neighbors", "wide-neighbors"][: 1 + grouped]
+        assert isinstance(parts[0], NearNormal) and parts[0].k == 10  # some may be anomalies
 
 
 def test_a_small_share_of_few_rows_leaves_some_to_learn() -> None:
