@@ -229,7 +229,8 @@ def _trimmed(
     if spaces:
         found = trim(spaces, count)
         kept = order[~found.left_out.numpy()]
-        return kept, replace(plan, k=_ROBUST, group=count if found.grouped else None)
+        k = min(_ROBUST, max(plan.k, len(order) // 20))  # of few rows, ten lie far
+        return kept, replace(plan, k=k, group=count if found.grouped else None)
     scores = part_scores(parts, rows_of(data, order), scaling)
     combined = _combination(scores)(scores[:, :-1], scores[:, -1]).numpy()
     least = np.argsort(combined, kind="stable")[: len(order) - count]
