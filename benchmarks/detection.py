@@ -1,7 +1,9 @@
 """`python -m benchmarks.detection TABLE DATA`: the detector beside others, one table a command.
 
 tabular   ten or so labeled sets (.npz with X and y, 1 is an anomaly) in a folder: half of the
-          normal rows to learn from, against PyOD's detectors; and with a tenth of anomalies
+          normal rows to learn from, against PyOD's detectors
+contaminated  the same sets, a tenth of the training rows anomalies; with --all-normal, no normal
+          rows are left out where anomalies are too few for a tenth
 classes   CIFAR-10, one class as normal, against kNN and PCA
 defects   squares and scratches planted into CIFAR-10 and SVHN images: where `explain` finds them
 alarms    false alarms on fresh normal rows, 300 to learn from
@@ -88,10 +90,11 @@ def tabular(folder: Path, seeds: list[int], methods: list[str]) -> Rows:
     ]
 
 
-def contaminated(folder: Path, seeds: list[int]) -> Rows:
-    """A tenth of the training rows are anomalies; where those are few, fewer normal rows too."""
+def contaminated(folder: Path, seeds: list[int], *, thin: bool = True) -> Rows:
+    """A tenth of the training rows are anomalies; where those are few, fewer normal rows too, or,
+    unless `thin`, less than a tenth."""
     rows: Rows = []
-    for path, seed, train, odd, test, labels in _splits(folder, seeds, contaminate=True):
+    for path, seed, train, odd, test, labels in _splits(folder, seeds, contaminate=True, thin=thin):
         mixed = np.concatenate([train, odd])
 
         def area(X: Array, share: float | None, seed=seed, test=test, labels=labels) -> float:
@@ -229,7 +232,7 @@ def size(seeds: list[int], quality: str) -> Rows:
 
 
 def _splits(
-    folder: Path, seeds: list[int], *, contaminate: bool = False
+    folder: Path, seeds: list[int], *, contaminate: bool = False, thin: bool = True
 ) -> Iterator[tuple[Path, int, Array, Array, Array, Array]]:
     """Every set and seed: normal rows to learn, anomalies to mix in, rows to score, labels."""
     for seed in seeds:
@@ -243,7 +246,7 @@ def _splits(
             train = normal[:half]
             if contaminate:
                 some = min(len(odd) // 2, half // _TENTH)
-                train = train[: _TENTH * some]
+                train = train[: _TENTH * some] if thin else train
             test = np.concatenate([normal[half:], odd[some:]])
             yield path, seed, X[train], X[odd[:some]], X[test], y[test]
 
@@ -267,6 +270,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=[], help="rows of `tabular`; all if none")
     parser.add_argument("--classes", nargs="+", type=int, default=[0, 4, 9])
+    parser.add_argument("--all-normal", action="store_true", help="see `contaminated`")
     parser.add_argument("--quality", default="fast", help="of `size`")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="folder for JSON")
     given = parser.parse_args()
@@ -275,7 +279,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="pyod|sklearn")
     made: dict[str, Callable[[], Rows]] = {
         "tabular": lambda: tabular(given.data, given.seeds, given.methods),
-        "contaminated": lambda: contaminated(given.data, given.seeds),
+        "contaminated": lambda: contaminated(given.data, given.seeds, thin=not given.all_normal),
         "classes": lambda: classes(given.data, given.seeds, given.classes),
         "defects": lambda: defects(given.data, given.seeds),
         "alarms": lambda: alarms(given.seeds),
