@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Detection", "detect", "draw_ends", "draw_maps", "names_of"]
+__all__ = ["Detection", "detect", "draw_pictures", "names_of"]
 
 import csv
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from damc.report import plots
 
 if TYPE_CHECKING:
     from damc.anomaly.detector import AnomalyDetector
+
+_CHUNK = 4096  # images scored between two writes
 
 
 @dataclass(frozen=True)
@@ -69,83 +72,73 @@ class Detection:
         return write_atomically(path, text.getvalue())
 
 
-def detect(detector: AnomalyDetector, sets: Sequence[Images], names: Sequence[str]) -> Detection:
-    """Scores every image.
+def detect(
+    detector: AnomalyDetector,
+    sets: Sequence[Images],
+    names: Sequence[str],
+    partial: Path | None = None,
+) -> Detection:
+    """Scores every image, some thousand at a time, in memory that does not grow with them.
 
     Args:
         detector: a fitted detector.
         sets: images, one or more sets of one shape.
         names: of all the images, in order.
+        partial: a file for the scores so far: the same call again goes on where one was stopped,
+            and removes the file at the end.
     """
-    scores = np.concatenate([detector.decision_function(images) for images in sets])
-    if len(names) != len(scores):
-        raise BadInput(f"there are {len(scores)} images and {len(names)} names")
-    probabilities = detector.probabilities(scores)[:, 1]
-    p_values = Threshold(detector.normal_scores_, detector.quantile).p_values(scores)
-    return Detection(list(names), scores, probabilities, p_values, detector.threshold_)
+    count = sum(map(len, sets))
+    if len(names) != count:
+        raise BadInput(f"there are {count} images and {len(names)} names")
+    known = None if partial is None else _Partial(partial, _key(detector, names))
+    scores = [] if known is None else known.read()
+    done = sum(map(len, scores))
+    begin = 0
+    for images in sets:
+        for start in range(0, len(images), _CHUNK):
+            stop = min(start + _CHUNK, len(images))
+            if begin + stop <= done:
+                continue
+            chunk = images.subset(slice(max(start, done - begin), stop))
+            scores.append(detector.decision_function(chunk))
+            if known is not None:
+                known.add(scores[-1])
+        begin += len(images)
+    found = np.concatenate(scores)
+    if known is not None:
+        known.remove()
+    probabilities = detector.probabilities(found)[:, 1]
+    p_values = Threshold(detector.normal_scores_, detector.quantile).p_values(found)
+    return Detection(list(names), found, probabilities, p_values, detector.threshold_)
 
 
-def draw_ends(
+def draw_pictures(
     detector: AnomalyDetector,
     sets: Sequence[Images],
     found: Detection,
-    path: str | Path,
+    folder: Path,
     show: int = 8,
-) -> Path:
-    """Draws the most and the least anomalous images, their reconstructions, if any, under them.
+) -> dict[str, Path]:
+    """Draws ``ends.png``, the most and the least anomalous images with their reconstructions, if
+    any, and ``maps.png``, where the most anomalous ones are so; gives both by their captions.
 
     Args:
         detector: a fitted detector.
         sets: the images that `found` scores.
         found: their scores.
-        path: the PNG to write.
+        folder: where to write.
         show: how many of each end, at most half of all.
     """
     if show < 1:
-        raise BadInput(f"n is {show}: at least 1 image is wanted")
+        raise BadInput(f"n must be at least 1, got {show}")
     order = found.order
     count = min(show, max(1, len(order) // 2))
-    chosen = order[:count] + (order[-count:][::-1] if len(order) > 1 else [])
-    x = _chosen(sets, chosen)
-    if detector.learner_ is None or detector.learner_.inference is None:
-        ends = ["most"] * count + ["least"] * (len(chosen) - count)
-        return plots.image_grid(x, path, columns=count, labels=ends)
-    y = detector.reconstruct(_images(x))
-    names = ("most anomalous", "model", "least anomalous", "model")
-    return plots.paired_grid(x, y.clamp(-1, 1), path, columns=count, names=names)
-
-
-def draw_maps(
-    detector: AnomalyDetector,
-    sets: Sequence[Images],
-    found: Detection,
-    path: str | Path,
-    show: int = 8,
-) -> Path:
-    """Draws the most anomalous images, and under each where it is anomalous, from blue to red.
-
-    Args:
-        detector: a fitted detector.
-        sets: the images that `found` scores.
-        found: their scores.
-        path: the PNG to write.
-        show: how many.
-    """
-    from matplotlib import colormaps
-
-    chosen = found.order[:show]
-    x = _chosen(sets, chosen)
-    maps = torch.from_numpy(detector.explain(_images(x)))[:, 0]
-    # One scale for all: from what most pixels have to the most that any has.
-    low, high = float(maps.median()), float(maps.max())
-    heat = ((maps - low) / max(high - low, 1e-6)).clamp(0, 1)
-    colors = torch.from_numpy(colormaps["turbo"](heat.numpy())[..., :3]).permute(0, 3, 1, 2)
-    gray = x.mean(1, keepdim=True).expand(-1, 3, -1, -1)
-    strength = 0.25 + 0.5 * heat[:, None]
-    over = (1 - strength) * gray + strength * (2 * colors.float() - 1)
-    images = x.expand(-1, 3, -1, -1)
-    names = ("most anomalous", "where")
-    return plots.paired_grid(images, over.clamp(-1, 1), path, columns=len(x), names=names)
+    most = _chosen(sets, order[:count])
+    least = _chosen(sets, order[-count:][::-1]) if len(order) > 1 else most[:0]
+    return {
+        "The most and the least anomalous": _draw_ends(detector, most, least, folder / "ends.png"),
+        "Where": _draw_maps(detector, most, folder / "maps.png"),
+    }
 
 
 def names_of(paths: Sequence[Path], sets: Sequence[Images]) -> list[str]:
@@ -166,11 +159,79 @@ def names_of(paths: Sequence[Path], sets: Sequence[Images]) -> list[str]:
     return names
 
 
+def _draw_ends(detector: AnomalyDetector, most: Tensor, least: Tensor, path: Path) -> Path:
+    """Both ends, their reconstructions under them if there is a network."""
+    x, columns = torch.cat([most, least]), len(most)
+    if detector.learner_ is None or detector.learner_.inference is None:
+        ends = ["most"] * len(most) + ["least"] * len(least)
+        return plots.image_grid(x, path, columns=columns, labels=ends)
+    y = detector.reconstruct(_images(x))
+    names = ("most anomalous", "model", "least anomalous", "model")
+    return plots.paired_grid(x, y.clamp(-1, 1), path, columns=columns, names=names)
+
+
+def _draw_maps(detector: AnomalyDetector, x: Tensor, path: Path) -> Path:
+    """Images, and under each where it is anomalous, from blue to red."""
+    from matplotlib import colormaps
+
+    maps = torch.from_numpy(detector.explain(_images(x)))[:, 0]
+    # One scale for all: from what most pixels have to the most that any has.
+    low, high = float(maps.median()), float(maps.max())
+    heat = ((maps - low) / max(high - low, 1e-6)).clamp(0, 1)
+    colors = torch.from_numpy(colormaps["turbo"](heat.numpy())[..., :3]).permute(0, 3, 1, 2)
+    gray = x.mean(1, keepdim=True).expand(-1, 3, -1, -1)
+    strength = 0.25 + 0.5 * heat[:, None]
+    over = (1 - strength) * gray + strength * (2 * colors.float() - 1)
+    images = x.expand(-1, 3, -1, -1)
+    names = ("most anomalous", "where")
+    return plots.paired_grid(images, over.clamp(-1, 1), path, columns=len(x), names=names)
+
+
 def _chosen(sets: Sequence[Images], order: Sequence[int]) -> Tensor:
     """Some of all the images, (n, C, H, W) in [-1, 1]."""
-    places = [(images, i) for images in sets for i in range(len(images))]
-    return torch.cat([places[i][0].batch(torch.tensor([places[i][1]])) for i in order])
+    starts = np.cumsum([0, *map(len, sets)])
+    found = []
+    for i in order:
+        k = int(np.searchsorted(starts, i, side="right")) - 1
+        found.append(sets[k].batch(torch.tensor([i - int(starts[k])])))
+    return torch.cat(found)
 
 
 def _images(x: Tensor) -> Images:
     return Images(ArrayStore(x.numpy(), -1.0), name="chosen")
+
+
+class _Partial:
+    """Scores on their way to disk: a line that says whose, then float32 numbers."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.head = path, f"{key}\n".encode()
+
+    def read(self) -> list[NDArray[np.float32]]:
+        """The scores of the same detector and images, if some are there; else begins anew."""
+        if self.path.is_file():
+            blob = self.path.read_bytes()
+            if blob.startswith(self.head):
+                body = blob[len(self.head) :]
+                # A write that was cut off leaves half a number.
+                return [np.frombuffer(body[: len(body) // 4 * 4], np.float32)]
+        write_atomically(self.path, self.head)
+        return []
+
+    def add(self, scores: NDArray[np.float32]) -> None:
+        size = (self.path.stat().st_size - len(self.head)) // 4 * 4 + len(self.head)
+        with self.path.open("r+b") as file:
+            file.truncate(size)
+            file.seek(size)
+            file.write(scores.astype(np.float32).tobytes())
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _key(detector: AnomalyDetector, names: Sequence[str]) -> str:
+    """What tells these images and this detector from others."""
+    digest = hashlib.sha256("\n".join(names).encode())
+    digest.update(detector.normal_scores_.tobytes())
+    digest.update(repr((detector.threshold_, detector.seed_)).encode())
+    return digest.hexdigest()

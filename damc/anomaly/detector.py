@@ -26,7 +26,7 @@ from torch import Tensor
 from damc.anomaly.explain import explain_vectors, in_shape_of
 from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network, part_scores
 from damc.anomaly.parameters import check_parameters, plan_of, quality_of
-from damc.anomaly.parts import CHEAP, PartsPlan
+from damc.anomaly.parts import CHEAP, NetworkScore, PartsPlan
 from damc.anomaly.probabilities import confidence, probabilities
 from damc.anomaly.reading import Data, batches, check_finite, read_images
 from damc.anomaly.scaling import Columns, kind_of
@@ -50,7 +50,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     for an anomaly and 0 else, `predict_proba` has the columns (normal, anomalous), and
     `decision_scores_` and `labels_` are those of the data given to `fit`. Parameters, cloning,
     pipelines and `score_samples` (higher for the more normal) are scikit-learn's. There is no
-    `partial_fit`: rows that came later would be judged by a threshold that was taken without them.
+    `partial_fit`: the threshold holds for rows exchangeable with those of one `fit`, and a stream
+    need not be; fit again on the rows that are to count as normal.
 
     Args:
         preset: of the network, a set-up by name (`damc presets`); None sizes it by the data.
@@ -65,9 +66,13 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             for normal, too. Switch it off where such differences matter.
         features: a network of yours, from images ``(B, C, H, W)`` in [-1, 1] to maps
             ``(B, F, h, w)``, for the part "patches" (`damc.anomaly.places.Patches`).
+        tile: compare tiles of so many pixels a side, a multiple of 8, which overlap by half, with
+            those of normal images wherever they lie, instead of whole images; for textures and
+            large images without a fixed place for things. None compares whole images, larger ones
+            averaged down.
         score_kind: "auto" combines all parts of the detector; or one by name: "pixels",
-            "gradients", "surprise" or "patches" for images, "neighbors" for vectors, and those of
-            a trained network, see `damc.anomaly.scores.SCORES`.
+            "gradients", "spectrum" (in color), "surprise", "tiles" or "patches" for images,
+            "neighbors" for vectors, and those of a network, see `damc.anomaly.scores.SCORES`.
         method: how the network learns, a name in `damc.learn.LEARNERS`.
         iterations: learning updates; None follows from preset and quality.
         batch: rows or images of an update; None is the preset's number.
@@ -107,13 +112,14 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         contamination: float | None = None,
         augment: bool = True,
         features: Callable[[Tensor], Any] | None = None,
+        tile: int | None = None,
         score_kind: str = "auto",
         method: str = "damc",
         iterations: int | None = None,
         batch: int | None = None,
         settings: dict[str, Any] | None = None,
         held_out: float = 0.2,
-        samples: int = 4,
+        samples: int = 2,
         random_state: Any = None,
         device: str = "auto",
         verbose: bool = False,
@@ -124,6 +130,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self.contamination = contamination
         self.augment = augment
         self.features = features
+        self.tile = tile
         self.score_kind = score_kind
         self.method = method
         self.iterations = iterations
@@ -148,7 +155,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state)
         order = random.permutation(len(data))
         self.seed_ = int(random.randint(2**31 - 1))
-        plan = PartsPlan(self.score_kind, self.augment, self.features)
+        plan = PartsPlan(self.score_kind, self.augment, self.features, self.tile)
         if quality_of(self) == "fast" or self.score_kind in CHEAP:
             fitted = fit_parts(data, order, plan, self.contamination)
         else:
@@ -223,7 +230,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def explain(self, X: Any) -> Scores:
         """Where data are anomalous, a map of the shape of X: higher is more anomalous.
 
-        For images, how little the surroundings of a pixel foretell it (`damc.anomaly.surprise`), or
+        For images, how badly its surroundings predict a pixel (`damc.anomaly.surprise`), or
         how far its `features` lie from normal ones; all its channels share the value. For vectors,
         how far each column lies from the nearest normal rows, in standard deviations.
         """
@@ -237,7 +244,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         return in_shape_of(torch.cat(found), data if isinstance(X, str | Path) else X)
 
     def reconstruct(self, X: Any) -> Tensor:
-        """Data as the network sees them, in its own scale, ``(n, C, H, W)``."""
+        """Data as the network sees them, in its own scale and size, ``(n, C, h, w)``."""
         from damc.randomness import SharedNoise
 
         check_is_fitted(self)
@@ -247,7 +254,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         for x in batches(self._read(X, reset=False), self.scaling_):
             noise = SharedNoise(self.learner_.device)
             noise.manual_seed(self.seed_)
-            y = self.learner_.reconstruct(x.to(self.learner_.device), generator=noise)
+            seen = NetworkScore(self.learner_, "reconstruction").seen(x)
+            y = self.learner_.reconstruct(seen, generator=noise)
             found.append(y.detach().cpu())
         return torch.cat(found)
 
@@ -309,9 +317,9 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = math.prod(shape)
             return data
         columns = isinstance(self.scaling_, Columns)
-        wanted = (self.n_features_in_,) if columns else self.scaling_.shape
-        if shape != wanted:
+        taken = (self.n_features_in_,) if columns else self.scaling_.shape
+        if shape != taken:
             raise BadInput(
-                f"X holds {kind_of(shape)}, but this detector was fitted to {kind_of(wanted)}"
+                f"X holds {kind_of(shape)}, but this detector was fitted to {kind_of(taken)}"
             )
         return data

@@ -23,6 +23,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -30,7 +31,8 @@ import torch
 from torch import Tensor
 
 from damc.anomaly.combine import Combination
-from damc.anomaly.fitting import Fitted, judged_by, network_kind
+from damc.anomaly.features import tiles
+from damc.anomaly.fitting import Fitted, network_kind, recalibrate
 from damc.anomaly.parameters import check_parameters
 from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
 from damc.anomaly.places import Patches, Places, Surprises
@@ -55,7 +57,7 @@ MEMORY = "detector.json"
 
 TENSORS = "detector.safetensors"
 
-FORMAT = 3
+FORMAT = 4
 """What the numbers in it mean; another number where scores of the same images have changed."""
 
 
@@ -217,7 +219,7 @@ def open_detector(
         normal = unseen_images(path, data_root, limit)
     held = detector._read(normal, reset=False)
     parts = _asked_parts(detector, saved, learner, len(held))
-    return detector._take(judged_by(parts, learner, held, detector.scaling_, places))
+    return detector._take(recalibrate(parts, learner, held, detector.scaling_, places))
 
 
 def saved_shape(folder: str | Path) -> tuple[int, int, int] | None:
@@ -265,6 +267,9 @@ def _saved_parts(
         elif name == "patches":
             assert features is not None
             parts.append(Patches(features))
+        elif name == "tiles":
+            tile = int(memory["parameters"]["tile"])
+            parts.append(Patches(partial(tiles, tile=tile), "tiles"))
         else:
             assert learner is not None
             parts.append(NetworkScore(learner, name, samples, memory["seed"]))

@@ -1,4 +1,4 @@
-"""How a detector is fitted: which rows its parts learn, are calibrated on, and are judged by.
+"""How a detector is fitted: which rows its parts learn, are calibrated on, and give the threshold.
 
 Three sets of rows are kept apart. Parts learn normal rows; the units in which they are combined
 come from rows that they have not learned; and the threshold from rows that neither has seen.
@@ -9,7 +9,7 @@ once, from all but a held-out share.
 
 from __future__ import annotations
 
-__all__ = ["Fitted", "fit_parts", "fit_with_network", "judged_by", "network_kind", "part_scores"]
+__all__ = ["Fitted", "fit_parts", "fit_with_network", "network_kind", "part_scores", "recalibrate"]
 
 import math
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ from torch import Tensor
 
 from damc.anomaly.combine import Combination
 from damc.anomaly.network import NetworkPlan
-from damc.anomaly.parts import WIDE, NearNormal, NetworkScore, Part, PartsPlan
+from damc.anomaly.parts import NearNormal, NetworkScore, Part, PartsPlan
 from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
 from damc.anomaly.scaling import Columns, Scaling
 from damc.anomaly.scores import detail_of
+from damc.anomaly.trimming import trim
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner
 
@@ -35,8 +36,8 @@ Index = NDArray[np.intp]
 _FOLDS = 5
 _MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
-_EXPLAINED = 1000  # images whose windows tell what surroundings foretell
-_ROUNDS = 3  # of leaving out what looks anomalous
+_ROBUST = 10  # neighbors that count if anomalies may be among them
+_EXPLAINED = 1000  # images whose windows tell how surroundings predict a pixel
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def fit_with_network(
     return Fitted(scaling, parts, learner, combination, own[held[half:]], own, places)
 
 
-def judged_by(
+def recalibrate(
     parts: Sequence[Part],
     learner: Learner | None,
     normal: Data,
@@ -215,28 +216,32 @@ def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Ten
 def _trimmed(
     data: Data, order: Index, plan: PartsPlan, contamination: float | None
 ) -> tuple[Index, PartsPlan]:
-    """The rows without the share that lies farthest from the others, in the same order, by parts
-    that see past a group of so many; and the plan of such parts."""
+    """The rows without the share that is least likely normal, in the same order; and the plan:
+    more neighbors count, as some of the nearest may be anomalies that were kept, and parts are
+    added that see past a group of anomalies if they form one."""
     if contamination is None:
         return order, plan
-    group = math.ceil(contamination * len(order))
-    plan = replace(plan, group=group)
-    kept = order
-    for _ in range(_ROUNDS):
-        scaling, parts = _fitted(data, kept, replace(plan, augment=False))
-        wide = [part for part in parts if part.name.startswith(WIDE)] or parts
-        scores = _own(wide, data, kept, scaling)
-        combined = _combination(scores[kept])(scores[:, :-1], scores[:, -1]).numpy()
-        least = np.argsort(combined, kind="stable")[: max(3, len(order) - group)]
-        kept = order[np.isin(order, least)]
-    return kept, plan
+    count = min(math.ceil(contamination * len(order)), len(order) - 3)
+    if count < 1:
+        return order, plan
+    scaling, parts = _fitted(data, order, replace(plan, augment=False))
+    spaces = [part.points for part in parts if isinstance(part, NearNormal)]
+    if spaces:
+        found = trim(spaces, count)
+        kept = order[~found.left_out.numpy()]
+        k = min(_ROBUST, max(plan.k, len(order) // 20))  # of few rows, ten lie far
+        return kept, replace(plan, k=k, group=count if found.grouped else None)
+    scores = part_scores(parts, rows_of(data, order), scaling)
+    combined = _combination(scores)(scores[:, :-1], scores[:, -1]).numpy()
+    least = np.argsort(combined, kind="stable")[: len(order) - count]
+    return order[np.sort(least)], plan
 
 
 def _places(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Places | None:
     """What says where images are unusual: a part that does, or one fitted to normal images."""
     for part in parts:
-        if isinstance(part, Patches | Surprises):
-            return part
+        if isinstance(part, Surprises) or (isinstance(part, Patches) and part.name == "patches"):
+            return part  # the maps of tiles are coarse
     if min(scaling.shape[1:]) < 3:
         return None
     few = rows_of(normal, np.arange(min(len(normal), _EXPLAINED)))

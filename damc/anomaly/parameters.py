@@ -53,6 +53,10 @@ def check_parameters(detector: AnomalyDetector) -> None:
         raise BadInput(f"score_kind must be one of {', '.join(kinds)}, got {detector.score_kind!r}")
     if detector.score_kind == "patches" and detector.features is None:
         raise BadInput("features must be a network where score_kind is 'patches', got None")
+    if detector.tile is not None and (detector.tile < 8 or detector.tile % 8):
+        raise BadInput(f"tile must be None or a multiple of 8, got {detector.tile}")
+    if detector.score_kind == "tiles" and detector.tile is None:
+        raise BadInput("tile must be given where score_kind is 'tiles', got None")
     plan_of(detector).check()
     given = _for_network(detector)
     if quality_of(detector) == "fast" and given:

@@ -10,13 +10,24 @@ __all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "P
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from damc.anomaly.features import Projection, columns, gradients, pixels, variants
+from damc.anomaly.features import (
+    Projection,
+    Standardized,
+    columns,
+    gradients,
+    pixels,
+    spectrum,
+    tiles,
+    variants,
+)
 from damc.anomaly.neighbors import Neighbors
+from damc.anomaly.network import for_network
 from damc.anomaly.places import Patches, Surprises
 from damc.anomaly.scores import Calibration, score
 from damc.errors import BadInput
@@ -39,14 +50,18 @@ class Part(Protocol):
         """Takes back what `state` gave."""
 
 
-FEATURES: dict[str, tuple[Callable[[Tensor], Tensor], int | None]] = {
-    "pixels": (pixels, 50),
-    "gradients": (gradients, 60),
+Space = Projection | Standardized
+"""Where distances between features are measured."""
+
+FEATURES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Space] | None]] = {
+    "pixels": (pixels, partial(Projection.fit, directions=50)),
+    "gradients": (gradients, partial(Projection.fit, directions=60)),
+    "spectrum": (spectrum, Standardized.fit),
     "neighbors": (columns, None),
 }
-"""What a `NearNormal` part of that name looks at, and how many main directions of it."""
+"""What a `NearNormal` part of that name looks at, and the space of its distances if another."""
 
-CHEAP = (*FEATURES, "surprise", "patches")
+CHEAP = (*FEATURES, "surprise", "patches", "tiles")
 """The names of parts that need no training of a network."""
 
 WIDE = "wide-"
@@ -54,15 +69,16 @@ WIDE = "wide-"
 
 
 _LARGE = 64  # pixels a side
+_SMALL = 16  # pixels a side, below which a spectrum says little
 
 
 class NearNormal:
     """How far the features of x lie from those of normal data, by `Neighbors`.
 
     Args:
-        name: "pixels" or "gradients" of images, "neighbors" for the columns of vectors. With
-            "wide-" before it, only the distance to the k-th neighbor counts, which a group of
-            fewer than k anomalies among the normal data does not change.
+        name: "pixels", "gradients" or "spectrum" of images, "neighbors" for the columns of
+            vectors. With "wide-" before it, only the distance to the k-th neighbor counts, which
+            a group of fewer than k anomalies among the normal data does not change.
         k: neighbors that count.
         augment: take `variants` of normal images for normal, too.
     """
@@ -72,8 +88,8 @@ class NearNormal:
         if base not in FEATURES:
             raise BadInput(f"name must be one of {', '.join(FEATURES)}, got {name!r}")
         self.name, self.k, self.wide, self.augment = name, k, name != base, augment
-        self.features, self.directions = FEATURES[base]
-        self.projection: Projection | None = None
+        self.features, self.fit_space = FEATURES[base]
+        self.space: Space | None = None
         self.neighbors: Neighbors | None = None
 
     def fit(self, batches: Iterable[Tensor]) -> NearNormal:
@@ -85,39 +101,45 @@ class NearNormal:
                 others.append(torch.stack([self.features(each) for each in variants(x)]))
         f = torch.cat(found)
         more = torch.cat(others, 1).flatten(0, 1) if others else None
-        if self.directions is not None:
-            self.projection = Projection.fit(f, self.directions)
-            f = self.projection(f)
-            more = None if more is None else self.projection(more)
+        if self.fit_space is not None:
+            self.space = self.fit_space(f)
+            f = self.space(f)
+            more = None if more is None else self.space(more)
         self.neighbors = Neighbors.fit(f, self.k, variants=more, **self._options)
         return self
 
     @property
     def own(self) -> Tensor:
-        """The scores of the data it was fitted to, each judged by the others, ``(n,)``."""
+        """The scores of the data it was fitted to, each scored by the others, ``(n,)``."""
         assert self.neighbors is not None
         return self.neighbors.own
+
+    @property
+    def points(self) -> Tensor:
+        """The data it was fitted to, as points, and their variants if any, ``(m, d)``."""
+        assert self.neighbors is not None
+        return self.neighbors.points
 
     def score(self, x: Tensor) -> Tensor:
         assert self.neighbors is not None
         f = self.features(x)
-        return self.neighbors.score(f if self.projection is None else self.projection(f))
+        return self.neighbors.score(f if self.space is None else self.space(f))
 
     def state(self) -> dict[str, Tensor]:
         assert self.neighbors is not None
         near = self.neighbors
         found = {"points": near.points, "local": near.local, "own": near.own}
         found["k"] = torch.tensor(near.k)
-        if self.projection is not None:
-            found |= {"mean": self.projection.mean, "basis": self.projection.basis}
-        return found
+        return found if self.space is None else found | vars(self.space)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         self.k = int(state["k"])
         points, local, own = state["points"], state["local"], state["own"]
         self.neighbors = Neighbors(points, local, own, self.k, **self._options)
-        if self.directions is not None:
-            self.projection = Projection(state["mean"], state["basis"])
+        if "basis" in state:
+            self.space = Projection(state["mean"], state["basis"])
+        elif "scale" in state:
+            self.space = Standardized(state["mean"], state["scale"])
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -136,16 +158,17 @@ class NetworkScore:
 
     def __init__(self, learner: Learner, name: str, samples: int = 1, seed: int = 0) -> None:
         self.learner, self.name, self.samples, self.seed = learner, name, samples, seed
+        self.shape = _shape_of(learner)
         self.calibration: Calibration | None = None
 
     def calibrate(self, batches: Iterable[Tensor]) -> None:
         """Fits the calibrated score to normal data not trained on; the others need nothing."""
         if self.name == "calibrated":
-            x = torch.cat([part.to(self.learner.device) for part in batches])
+            x = torch.cat([self.seen(part) for part in batches])
             self.calibration = Calibration.fit(self.learner, x, **self._options())
 
     def score(self, x: Tensor) -> Tensor:
-        x = x.to(self.learner.device)
+        x = self.seen(x)
         if self.calibration is None:
             return score(self.learner, x, self.name, **self._options()).cpu()
         return self.calibration.score(self.learner, x, **self._options()).cpu()
@@ -156,6 +179,10 @@ class NetworkScore:
     def load(self, state: Mapping[str, Tensor]) -> None:
         if self.name == "calibrated":
             self.calibration = Calibration(*state["calibration"].tolist())
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Data as the network takes them, on its device."""
+        return (x if self.shape is None else for_network(x, self.shape)).to(self.learner.device)
 
     def _options(self) -> dict[str, Any]:
         generator = SharedNoise(self.learner.device)
@@ -169,16 +196,22 @@ class PartsPlan:
 
     Attributes:
         kind: the name of one part, or "auto" for all that suit the data: "neighbors" for vectors,
-            "pixels" and "gradients" for images, "surprise" too for those beyond 64 pixels, in
-            which a small defect changes little as a whole, and "patches" if there are features.
+            "pixels" and "gradients" for images, "spectrum" for those in color, "surprise" for
+            those beyond 64 pixels, in which a small defect changes little as a whole, "patches"
+            if there are features, and "tiles" for pixels and gradients if there is a tile.
         augment: take variants of normal images for normal, too.
         features: a network for `damc.anomaly.places.Patches`.
-        group: how many anomalies there may be among the data; adds parts that see past them.
+        tile: pixels a side of tiles that are compared in place of whole images ("tiles").
+        k: neighbors that count.
+        group: how many anomalies there may be in a group among the data; adds parts that see
+            past it.
     """
 
     kind: str = "auto"
     augment: bool = False
     features: Callable[[Tensor], Any] | None = None
+    tile: int | None = None
+    k: int = 5
     group: int | None = None
 
     def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
@@ -192,15 +225,27 @@ class PartsPlan:
             elif name == "patches":
                 assert self.features is not None
                 found.append(Patches(self.features))
+            elif name == "tiles":
+                assert self.tile is not None
+                found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
-                found.append(NearNormal(name, augment=augment))
+                # Turning and scaling blur an image, which is what a spectrum looks at.
+                found.append(NearNormal(name, self.k, augment=augment and name != "spectrum"))
                 if self.group is not None:
                     found.append(NearNormal(WIDE + name, self.group + 5))
         return found
 
     def _names(self, shape: tuple[int, ...]) -> list[str]:
         names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]
+        if shape[0] == 3 and min(shape[1:]) >= _SMALL:
+            names = [*names, "spectrum"]
         known = [*names, "surprise"] if min(shape[1:]) > 2 else names
+        if self.tile is not None:
+            side = min(shape[1:])
+            if self.tile >= side:
+                least = "None for vectors" if side < 2 else f"less than the images' {side}"
+                raise BadInput(f"tile must be {least}, got {self.tile}")
+            names, known = ["tiles"], [*known, "tiles"]
         if self.features is not None and min(shape[1:]) > 1:
             names, known = [*names, "patches"], [*known, "patches"]
         if self.kind == "auto":
@@ -209,3 +254,9 @@ class PartsPlan:
         if self.kind not in known:
             raise BadInput(f"score_kind must be one of auto, {', '.join(known)}, got {self.kind!r}")
         return [self.kind]
+
+
+def _shape_of(learner: Learner) -> tuple[int, ...] | None:
+    """(C, H, W) that networks were built for; None for those of the user's own."""
+    networks = learner.config.get("networks")
+    return tuple(networks["shape"]) if isinstance(networks, dict) else None

@@ -23,6 +23,7 @@ _SHARE = 0.02  # of an image's places, whose mean counts
 _REMEMBERED = 10_000  # places of normal images that `Patches` compares with
 _NEAREST = 3
 _STANDARD = 64  # images whose maps tell what is usual at each scale
+_PIXELS = 2**20  # of those that count at most
 _LEAST = 28  # pixels a side that images are averaged down to at most
 
 
@@ -78,7 +79,8 @@ class Surprises:
         self.surprises = [Surprise.of(torch.cat(each), channels) for each in windows]
         few = torch.cat(first)[:_STANDARD]
         values = torch.stack([m.flatten() for m in self._maps(few, 5)], 1)
-        self.combination = Combination.fit(values)
+        step = -(-len(values) // _PIXELS)
+        self.combination = Combination.fit(values[::step])
         return self
 
     def map(self, x: Tensor) -> Tensor:
@@ -130,12 +132,12 @@ class Patches:
         features: any module or function from images ``(B, C, H, W)`` in [-1, 1] to maps
             ``(B, F, h, w)``, to a list of such maps, which are joined at the size of the first, or
             to vectors ``(B, F)``.
+        name: "patches", or "tiles" for those of `damc.anomaly.features.tiles`.
     """
 
-    name = "patches"
-
-    def __init__(self, features: Callable[[Tensor], Any]) -> None:
+    def __init__(self, features: Callable[[Tensor], Any], name: str = "patches") -> None:
         self.features = features.eval() if isinstance(features, nn.Module) else features
+        self.name = name
         self.points: Tensor | None = None
 
     def fit(self, batches: Iterable[Tensor]) -> Patches:

@@ -62,7 +62,7 @@ def read_images(X: Any, shape: tuple[int, ...] | None = None) -> Data | None:
 def check_finite(data: Array) -> None:
     """Refuses NaN and infinities."""
     if data.dtype.kind == "f" and not np.isfinite(data).all():
-        raise BadInput("X contains NaN or inf, and finite numbers are wanted")
+        raise BadInput("X must hold finite numbers, got NaN or inf")
 
 
 def rows_of(data: Data, index: Array) -> Data:

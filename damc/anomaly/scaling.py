@@ -86,8 +86,8 @@ class Pixels:
         own = Pixels.measure(images)
         if not own.known:
             raise BadInput(
-                f"the images go from {own.low:g} to {own.high:g}: floats from -1 to 1 or from "
-                "0 to 1, or bytes, are wanted"
+                "images must be bytes, or floats from -1 to 1 or from 0 to 1, "
+                f"got {own.low:g} to {own.high:g}"
             )
         return own
 
@@ -138,7 +138,7 @@ def layout(images: NDArray[Any]) -> NDArray[Any]:
     """Images ``(n, C, H, W)`` from those, ``(n, H, W)`` or ``(n, H, W, 1 or 3)``."""
     if images.dtype.kind not in "buif" or 0 in images.shape:
         raise BadInput(
-            f"X has shape {images.shape} and holds {images.dtype}: numbers of images are wanted"
+            f"X must hold the pixels of images, got shape {images.shape} of {images.dtype}"
         )
     if images.dtype.kind == "b":
         images = images.astype(np.uint8) * np.uint8(255)

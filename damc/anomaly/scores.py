@@ -129,7 +129,7 @@ class Calibration:
         most = float(torch.quantile(detail.double(), 0.99))
         return cls(mean, _spread(e), offset, slope, _spread(e - slope * c), most)
 
-    def judge(self, error: Tensor, detail: Tensor) -> Tensor:
+    def score_errors(self, error: Tensor, detail: Tensor) -> Tensor:
         """The score of known errors and details, ``(B,)``."""
         e, c = error.double().log(), detail.double().clamp_max(self.most).log()
         u = (e - self.mean) / self.spread
@@ -145,7 +145,9 @@ class Calibration:
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The calibrated score of images, ``(B,)``."""
-        return self.judge(*error_and_detail(learner, x, samples=samples, generator=generator))
+        return self.score_errors(
+            *error_and_detail(learner, x, samples=samples, generator=generator)
+        )
 
 
 @torch.no_grad()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["preset_for_images", "preset_for_vectors"]
+__all__ = ["network_shape", "preset_for_images", "preset_for_vectors"]
 
 from dataclasses import replace
 
 from damc.learn.presets import PRESETS, Preset, Recipe
 from damc.nets.networks import Networks
+
+_SIDE = 32  # pixels
 
 
 def preset_for_vectors(width: int) -> Preset:
@@ -50,6 +52,16 @@ def preset_for_vectors(width: int) -> Preset:
     )
     about = f"vectors of {width}, fully connected"
     return Preset("vectors", about, "", networks, recipe, iterations=iterations)
+
+
+def network_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """What a network sees of images (C, H, W): at most 32 pixels of the longer side, by which it
+    stays below 6 million parameters; sides are then multiples of 4."""
+    channels, *sides = shape
+    if max(sides) <= _SIDE:
+        return shape
+    h, w = (max(4, 4 * round(side * _SIDE / max(sides) / 4)) for side in sides)
+    return channels, h, w
 
 
 def preset_for_images(shape: tuple[int, int, int]) -> Preset:

@@ -1,4 +1,4 @@
-"""Where an image departs from what its surroundings foretell: a map, for images of any size.
+"""Where an image departs from what its surroundings predict: a map, for images of any size.
 
 Normal images are taken for a stationary Gaussian field. In a window of it, the block in the middle
 is predicted from the pixels around by linear regression, and the surprise is the squared error of

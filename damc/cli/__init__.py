@@ -52,6 +52,9 @@ COMMANDS = {
     "reconstruct": Command(
         "damc.cli.trained:Reconstruct", "RUN [IMAGES]", "reconstruct images, with errors"
     ),
+    "train-detector": Command(
+        "damc.cli.train_detector:TrainDetector", "IMAGES", "fit a detector to normal images"
+    ),
     "detect": Command(
         "damc.cli.detect:Detect", "RUN IMAGES", "score how anomalous images are: CSV and picture"
     ),

@@ -1,4 +1,4 @@
-"""Detect anomalies among images with a trained run: `damc detect`."""
+"""Detect anomalies among images with a saved detector or a trained run: `damc detect`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Detect:
     """
 
     folder: Annotated[Path, Option("RUN", positional=True)]
-    """The run folder that `damc train` or `AnomalyDetector.save` made."""
+    """The folder that `damc train-detector`, `AnomalyDetector.save` or `damc train` made."""
 
     images: Annotated[tuple[Path, ...], Option("IMAGES ...", positional=True)]
     """Pictures, folders of pictures, raw or .npy files."""
@@ -40,19 +40,22 @@ class Detect:
         "auto",
         "pixels",
         "gradients",
+        "spectrum",
+        "surprise",
+        "tiles",
         "calibrated",
         "joint",
         "authors",
         "reconstruction",
         "own",
     ] = "auto"
-    """pixels, gradients: distance to normal images, of a saved detector; calibrated: how far the
-    error lies above that of normal images, or of those with as much detail; joint: minus the log
-    joint of the model; authors: that of the paper's code; reconstruction: the squared error; own:
-    the method's; auto: all that the detector was saved with, else calibrated."""
+    """pixels to tiles: parts of a saved detector; calibrated: how far the error lies above that of
+    normal images, or of those with as much detail; joint: minus the log joint of the model;
+    authors: that of the paper's code; reconstruction: the squared error; own: the method's; auto:
+    all that the detector was saved with, else calibrated."""
 
     samples: Annotated[int | None, Option("K")] = None
-    """Posterior samples that a score averages over; 4 if not given."""
+    """Posterior samples that a score averages over; 2 if not given."""
 
     n: Annotated[int, Option("N")] = 8
     """Number of most and of least anomalous images to show."""
@@ -61,7 +64,8 @@ class Detect:
     """Crop every image to its center square and resize it to the model's size."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where to write; RUN/detect if not given, or RUN/detect-2, ... where that is taken."""
+    """Where to write; RUN/detect if not given, or RUN/detect-2, ... where that is taken. The same
+    command again goes on with what was stopped."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""
@@ -72,7 +76,7 @@ class Detect:
     def run(self) -> None:
         """Scores, prints the ends, writes ``scores.csv``, pictures, ``report.html`` and
         ``results.json``."""
-        from damc.anomaly.detect import detect, draw_ends, draw_maps, names_of
+        from damc.anomaly.detect import detect, draw_pictures, names_of
         from damc.errors import BadInput
         from damc.report.page import Section, write_report
         from damc.report.results import write_results
@@ -102,15 +106,11 @@ class Detect:
             verbose=sys.stderr.isatty(),
             **{name: value for name, value in given.items() if value is not None},
         )
-        found = detect(detector, sets, names_of(self.images, sets))
         out = self.out or _free(self.folder)
+        out.mkdir(parents=True, exist_ok=True)
+        found = detect(detector, sets, names_of(self.images, sets), out / "scores.partial")
         file = found.write_csv(out / "scores.csv")
-        pictures = {
-            "The most and the least anomalous": draw_ends(
-                detector, sets, found, out / "ends.png", self.n
-            ),
-            "Where": draw_maps(detector, sets, found, out / "maps.png", self.n),
-        }
+        pictures = draw_pictures(detector, sets, found, out, self.n)
         anomalies = int(found.anomalous.sum())
         results = {
             "run": str(self.folder),
@@ -154,10 +154,10 @@ class Detect:
 
 
 def _free(folder: Path) -> Path:
-    """A folder for results in which there are none yet."""
+    """A folder for results in which there are none yet, or only a start of them."""
     for k in itertools.count(1):
         out = folder / ("detect" if k == 1 else f"detect-{k}")
-        if not out.exists():
+        if not out.exists() or (out / "scores.partial").exists():
             return out
     raise AssertionError
 

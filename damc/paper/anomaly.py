@@ -169,11 +169,11 @@ def scores_of(learner: Learner, normal: Images, test: Images, seed: int) -> dict
     if "reconstruction" in scores:
         calibration = Calibration.of(**over(normal, errors))
         if amortized:
-            scores["calibrated"] = calibration.judge(**over(test, errors))
+            scores["calibrated"] = calibration.score_errors(**over(test, errors))
         else:
             error = scores["misfit"].clamp_min(FLOOR * math.prod(test.shape))
             details = over(test, lambda x: {"detail": detail_of(x)})
-            scores["calibrated"] = calibration.judge(error, **details)
+            scores["calibrated"] = calibration.score_errors(error, **details)
     scores.pop("misfit", None)
     return scores
 

@@ -30,7 +30,7 @@ def baseline_scores(name: str, train: Images, normal: Images, test: Images, seed
         name: which.
         train: normal images to learn.
         normal: others, to calibrate on.
-        test: images to judge.
+        test: images to score.
         seed: of everything random.
     """
     return BASELINES[name](train, normal, test, seed)
@@ -97,7 +97,7 @@ BASELINES: dict[str, Callable[[Images, Images, Images, int], Scores]] = {
 def _calibrated(raw: Callable[[Tensor], Tensor], normal: Tensor, test: Tensor) -> Scores:
     found = raw(test)
     calibration = Calibration.of(raw(normal), detail_of(normal))
-    return {"own": found, "calibrated": calibration.judge(found, detail_of(test))}
+    return {"own": found, "calibrated": calibration.score_errors(found, detail_of(test))}
 
 
 def _all(images: Images) -> Tensor:

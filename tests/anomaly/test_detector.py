@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+import damc
 from damc import AnomalyDetector, BadInput
 from damc.anomaly.parts import NetworkScore
 from damc.anomaly.probabilities import confidence
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
-from damc.anomaly.sizing import preset_for_images, preset_for_vectors
+from damc.anomaly.sizing import network_shape, preset_for_images, preset_for_vectors
 from damc.data import load_images
 from damc.randomness import SharedNoise
 
@@ -199,6 +201,42 @@ def test_confidence_is_that_of_pyod(rows: np.ndarray[Any, Any]) -> None:
     assert detector.predict(rows * 30).all() and (ours > 0.99).all()
 
 
+def test_it_works_in_the_ensembles_of_pyod(rows: np.ndarray[Any, Any]) -> None:
+    """FeatureBagging fits clones to some columns; SUOD fits several detectors side by side."""
+    bagging = pytest.importorskip("pyod.models.feature_bagging").FeatureBagging
+    suod = pytest.importorskip("pyod.models.suod").SUOD
+    from pyod.models.knn import KNN
+
+    odd = np.concatenate([rows[:5], rows[:5] + 30])
+    bag = bagging(AnomalyDetector(random_state=0), n_estimators=3, random_state=0).fit(rows)
+    assert bag.decision_function(odd)[5:].min() > bag.decision_function(odd)[:5].max()
+    both = [AnomalyDetector(random_state=0), KNN()]
+    several = suod(base_estimators=both, n_jobs=1, combination="average", verbose=False)
+    several.fit(rows)
+    assert several.predict(odd)[5:].all() and several.decision_function(odd).shape == (10,)
+
+
+def test_networks_of_large_images_stay_small(tmp_path: Path) -> None:
+    """They see images averaged down to 32 pixels: below 6 million parameters at any size."""
+    shapes = {
+        (3, 224, 224): (3, 32, 32),
+        (1, 600, 1024): (1, 20, 32),
+        (1, 28, 28): (1, 28, 28),
+        (3, 33, 20): (3, 32, 20),
+        (1, 1024, 8): (1, 32, 4),
+    }
+    for shape, small in shapes.items():
+        assert network_shape(shape) == small
+    x = np.random.default_rng(0).random((24, 3, 60, 40)).astype(np.float32)
+    detector = AnomalyDetector(quality="balanced", iterations=1, samples=1, random_state=0).fit(x)
+    assert detector.learner_ is not None
+    assert sum(p.numel() for p in detector.learner_.parameters()) < 6e6
+    assert detector.reconstruct(x[:2]).shape == (2, 3, 32, 20)
+    assert detector.explain(x[:2]).shape == (2, 3, 60, 40)
+    again = damc.load(detector.save(tmp_path / "run"))
+    assert np.array_equal(again.decision_function(x), detector.decision_function(x))
+
+
 def test_a_thousand_images_are_scored_in_a_second() -> None:
     """5,000 images of 28x28 to compare with; the floor leaves room for a busy machine."""
     x = np.random.default_rng(0).integers(0, 256, (6000, 28, 28), np.uint8)
@@ -334,5 +372,5 @@ def test_a_detector_without_a_measured_range_reads_floats_as_everything_else_doe
     assert detector.decision_function(bright)[-1] == pytest.approx(
         detector.decision_function(np.concatenate([x, np.abs(x[:1])]))[-1], rel=1e-2
     )
-    with pytest.raises(BadInput, match="bytes, are wanted"):
+    with pytest.raises(BadInput, match="images must be bytes"):
         detector.decision_function(x * 100)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from damc.anomaly.features import Projection, gradients, pixels, variants
+from damc.anomaly.features import (
+    Projection,
+    Standardized,
+    gradients,
+    pixels,
+    spectrum,
+    tiles,
+    variants,
+)
 from damc.errors import BadInput
 
 
@@ -77,3 +86,36 @@ def test_a_projection_is_the_main_directions_and_what_is_left(n: int, p: int) ->
     assert torch.allclose(z[:, 3], off, atol=1e-2)
     with pytest.raises(BadInput, match="n >= 2"):
         Projection.fit(f[:1], 3)
+
+
+def test_a_spectrum_is_the_power_of_waves() -> None:
+    """A wave along a row has its power in one band and direction, of brightness alone if gray."""
+    step = torch.arange(32.0)
+    wave = torch.cos(2 * math.pi * step * 4 / 32)  # 0.125 periods a pixel
+    across, down = wave.expand(32, 32), wave[:, None].expand(32, 32)
+    x = torch.stack([across.expand(3, 32, 32), down.expand(3, 32, 32)])
+    f = spectrum(x).exp().view(2, 7, 4, 3)  # bands, directions, colors
+    for image, direction in zip(f, (2, 0), strict=True):
+        top = image.flatten().argmax()
+        assert tuple(np.unravel_index(int(top), (7, 4, 3))) == (2, direction, 0)
+        assert float(image[..., 1:].max()) < 2e-3
+    moved = spectrum(x.roll((5, 9), (2, 3)))
+    assert torch.allclose(moved, spectrum(x), atol=1e-3)  # wherever things are
+    red = x * torch.tensor([1.0, 0, 0])[:, None, None]
+    assert float(spectrum(red).exp().view(2, 7, 4, 3)[..., 1].max()) > 1
+
+
+def test_columns_weigh_alike_once_standardized() -> None:
+    f = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 50, 0.0])
+    space = Standardized.fit(f + 7)
+    assert torch.allclose(space(f + 7).std(0, correction=0), torch.tensor([1.0, 1, 0]), atol=1e-4)
+
+
+def test_tiles_lie_on_a_grid_of_half_tiles() -> None:
+    x = torch.zeros(1, 1, 40, 64)
+    maps = tiles(x, 16)
+    assert maps.shape == (1, 64 + 4 * 4 * 8, 5, 8)
+    x[0, 0, 18, 34] = 1.0
+    changed = (tiles(x, 16) != maps).any(1)[0]
+    # Those of the pixel's own cell of 8x8, and of its neighbors, whose tiles overlap it.
+    assert changed[2, 4] and not changed[0].any() and not changed[:, :3].any()

@@ -1,4 +1,4 @@
-"""Which rows a detector learns, is calibrated on and judged by, and what that promises."""
+"""Which rows a detector learns, is calibrated on, takes its threshold from; what that promises."""
 
 from __future__ import annotations
 

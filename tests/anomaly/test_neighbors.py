@@ -44,7 +44,7 @@ def test_the_score_is_its_formula() -> None:
             assert float(score) == pytest.approx(np.log(d) - weight * np.mean(local), abs=1e-9)
 
 
-def test_points_are_judged_by_the_others() -> None:
+def test_points_are_scored_by_the_others() -> None:
     a = points(60, 2)
     found = Neighbors.fit(a, 3)
     for i in (0, 17, 59):

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 import damc
 from damc import AnomalyDetector, BadInput
-from damc.anomaly.places import Patches
+from damc.anomaly.combine import Combination
+from damc.anomaly.places import Patches, Surprises
 from damc.anomaly.surprise import Surprise, sample_windows
 
 
@@ -148,10 +149,52 @@ def test_many_patches_are_thinned_and_bad_features_told(monkeypatch: pytest.Monk
 def test_large_images_are_looked_at_place_by_place() -> None:
     x = fields(24, 100, channels=3).numpy()
     detector = AnomalyDetector(random_state=0).fit(x)
-    assert [part.name for part in detector.parts_] == ["pixels", "gradients", "surprise"]
+    assert [part.name for part in detector.parts_] == [
+        "pixels",
+        "gradients",
+        "spectrum",
+        "surprise",
+    ]
     assert len(detector.fitted_.places.surprises) == 2  # of 100 and 50 pixels
     scratched = x[:2].copy()
     scratched[:, :, 50, 30:60] = 1
     assert (
         detector.part_scores(scratched)["surprise"] > detector.part_scores(x)["surprise"].max()
     ).all()
+
+
+def test_tiles_find_what_is_odd_wherever_it_lies(tmp_path: Path) -> None:
+    """Normal tiles may lie anywhere, which distances between whole images do not know."""
+    x, fresh = fields(40, 64), fields(40, 64, 1)
+    for i in range(20, 40):
+        a, b = 8 + i, 60 - i
+        fresh[i, 0, a : a + 12, b - 8 : b + 4] = torch.tensor([-1.0, -1, 1, 1]).repeat(3)
+    detector = AnomalyDetector(tile=16, random_state=0).fit(x)
+    assert [part.name for part in detector.parts_] == ["tiles"]
+    assert roc_auc_score(np.repeat([0, 1], 20), detector.decision_function(fresh)) > 0.95
+    assert detector.explain(fresh[:2].numpy()).shape == (2, 1, 64, 64)
+    again = damc.load(detector.save(tmp_path / "tiles"))
+    assert np.array_equal(again.decision_function(fresh), detector.decision_function(fresh))
+    for tile, said in ((12, "multiple of 8"), (64, "less than the images' 64")):
+        with pytest.raises(BadInput, match=said):
+            AnomalyDetector(tile=tile).fit(x)
+    with pytest.raises(BadInput, match="None for vectors"):
+        AnomalyDetector(tile=16).fit(x[:, 0, 0])
+
+
+def test_very_large_images_are_standardized_by_some_of_their_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 images of 1024x1024 had more pixels than torch.quantile takes."""
+    x = fields(8, 40)
+    whole = Surprises().fit([x])
+    monkeypatch.setattr("damc.anomaly.places._PIXELS", 1000)
+    some = Surprises().fit([x])
+    assert torch.allclose(whole.score(x), some.score(x), atol=0.3)
+    seen: list[int] = []
+    fit = Combination.fit
+    monkeypatch.setattr(
+        Combination, "fit", classmethod(lambda cls, s, d=None: seen.append(len(s)) or fit(s, d))
+    )
+    Surprises().fit([x])
+    assert seen[0] <= 1000

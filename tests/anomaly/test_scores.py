@@ -40,11 +40,11 @@ def test_the_calibrated_score_is_the_larger_of_two_standardized_ones_smoothed() 
     line = torch.stack([torch.ones_like(c), c], 1)
     residual = e - line @ torch.linalg.lstsq(line, e[:, None]).solution[:, 0]
     u, v = (e - e.mean()) / e.std(correction=0), residual / residual.std(correction=0)
-    judged = replace(found, most=1e9).judge(error, detail)
-    assert torch.allclose(judged, (u.exp() + v.exp()).log(), atol=2e-3)
+    scored = replace(found, most=1e9).score_errors(error, detail)
+    assert torch.allclose(scored, (u.exp() + v.exp()).log(), atol=2e-3)
     either = torch.maximum(u, v)
-    assert bool((judged >= either).all()) and bool((judged <= either + math.log(2) + 1e-9).all())
-    assert float((judged - u).abs().max()) > 1 and float((judged - v).abs().max()) > 1
+    assert bool((scored >= either).all()) and bool((scored <= either + math.log(2) + 1e-9).all())
+    assert float((scored - u).abs().max()) > 1 and float((scored - v).abs().max()) > 1
 
 
 def test_more_detail_than_normal_images_have_is_no_excuse() -> None:
@@ -53,8 +53,8 @@ def test_more_detail_than_normal_images_have_is_no_excuse() -> None:
     assert 3.5 < found.slope < 4
     assert found.most == pytest.approx(1.99, abs=0.01)
     error, busy = torch.tensor([9.0, 9.0, 9.0]), torch.tensor([1.5, 2.0, 8.0])
-    judged = found.judge(error, busy)
-    assert float(judged[0]) > float(judged[1]) == float(judged[2])
+    scored = found.score_errors(error, busy)
+    assert float(scored[0]) > float(scored[1]) == float(scored[2])
 
 
 def test_calibration_of_equal_details_or_errors_only_centres() -> None:
@@ -65,9 +65,9 @@ def test_calibration_of_equal_details_or_errors_only_centres() -> None:
     assert found.offset == pytest.approx(math.log(2) - math.log(5))
     assert found.spread == found.residual_spread == pytest.approx(math.log(2) * math.sqrt(2 / 3))
     flat = Calibration.of(torch.full((3,), 2.0), torch.full((3,), 5.0))
-    same = flat.judge(torch.tensor(2.0), torch.tensor(5.0))
+    same = flat.score_errors(torch.tensor(2.0), torch.tensor(5.0))
     assert float(same) == pytest.approx(math.log(2), abs=0.2)
-    assert float(flat.judge(torch.tensor(3.0), torch.tensor(5.0))) > 100
+    assert float(flat.score_errors(torch.tensor(3.0), torch.tensor(5.0))) > 100
 
 
 def test_simple_and_busy_anomalies_both_stand_out_only_when_calibrated() -> None:
@@ -80,8 +80,8 @@ def test_simple_and_busy_anomalies_both_stand_out_only_when_calibrated() -> None
     odd_detail = torch.tensor([0.4, 4.0], dtype=torch.float64)
     odd_error = torch.tensor([1.0, 5.0], dtype=torch.float64)
     found = Calibration.of(error, detail)
-    simple, busy = found.judge(odd_error, odd_detail)
-    normal = found.judge(error, detail)
+    simple, busy = found.score_errors(odd_error, odd_detail)
+    normal = found.score_errors(error, detail)
     assert float((simple > normal).double().mean()) > 0.98
     assert float((busy > normal).double().mean()) > 0.98
     assert float((odd_error[0] > error).double().mean()) < 0.7

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from damc import AnomalyDetector
+from damc.anomaly.detect import detect
 from damc.data import load_images
 
 
@@ -156,3 +157,66 @@ def test_a_method_without_reconstructions_is_scored_by_its_own_score(
     assert (tmp_path / "out" / "ends.png").stat().st_size > 500
     refused = damc("detect", tmp_path / "m", tmp_path / "x.npy", "--score", "joint")
     assert refused.code == 2 and "no joint score" in refused.err
+
+
+def test_a_detector_is_fitted_saved_and_used_from_the_shell(
+    damc: Any, pictures: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "normal"
+    folder.mkdir()
+    x = ((load_images("digits").batch(torch.arange(60))[:, 0] + 1) * 127.5).round()
+    for i, image in enumerate(x.to(torch.uint8).numpy()):
+        Image.fromarray(image).save(folder / f"{i}.png")
+    out = tmp_path / "detector"
+    done = damc("train-detector", folder, "--out", out, "--contamination", 0.05)
+    assert done.code == 0 and "damc detect" in done.out, done.err
+    results = json.loads((out / "results.json").read_text())
+    assert results["images"] == 60 and results["parts"][:2] == ["pixels", "gradients"]
+    again = AnomalyDetector(contamination=0.05, random_state=0).fit(str(folder))
+    assert again.threshold_ == pytest.approx(results["threshold"], rel=1e-5)
+    done = damc("detect", out, pictures)
+    assert done.code == 0, done.err
+    rows = {Path(row["image"]).name: row for row in table(out / "detect" / "scores.csv")}
+    assert rows["noise.png"]["anomalous"] == "1"
+    assert not (out / "detect" / "scores.partial").exists()
+    done = damc("train-detector", folder, "--out", out)
+    assert done.code == 2 and "out must be a new folder" in done.err
+
+
+def test_detection_goes_on_where_it_was_stopped(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after some images: no image is scored twice, and the scores are those of one go."""
+    monkeypatch.setattr("damc.anomaly.detect._CHUNK", 8)
+    x = load_images("digits")
+    detector = AnomalyDetector(random_state=0).fit(x.subset(slice(60)))
+    sets = [x.subset(slice(60, 80)), x.subset(slice(80, 93))]
+    names = [str(i) for i in range(33)]
+    whole = detect(detector, sets, names)
+    score, seen = AnomalyDetector.decision_function, []
+
+    def stopped(self: AnomalyDetector, images: Any) -> Any:
+        if sum(seen) >= 16:
+            raise KeyboardInterrupt
+        seen.append(len(images))
+        return score(self, images)
+
+    partial = tmp_path / "scores.partial"
+    monkeypatch.setattr(AnomalyDetector, "decision_function", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        detect(detector, sets, names, partial)
+    with partial.open("ab") as file:
+        file.write(b"xy")  # half a number, cut off
+    monkeypatch.setattr(
+        AnomalyDetector,
+        "decision_function",
+        lambda self, images: seen.append(len(images)) or score(self, images),
+    )
+    found = detect(detector, sets, names, partial)
+    assert sum(seen) == 33 and not partial.exists()
+    assert np.allclose(found.scores, whole.scores, atol=1e-5)
+    # Other images, or another detector, begin anew.
+    partial.write_bytes(b"of others\n" + bytes(40))
+    seen.clear()
+    detect(detector, sets, names, partial)
+    assert sum(seen) == 33

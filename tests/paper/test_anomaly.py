@@ -57,7 +57,7 @@ def test_every_score_is_read_on_the_test_images_and_calibrated_on_the_others() -
     found = detections(scores_of(Half(), normal, test, seed=0), anomalies_in(test, 7))
     assert set(found) == {"own", "reconstruction", "calibrated"}
     error, detail = error_and_detail(Half(), every)
-    fitted = Calibration.of(*error_and_detail(Half(), rest)).judge(error, detail)
+    fitted = Calibration.of(*error_and_detail(Half(), rest)).score_errors(error, detail)
     assert found["own"].auprc == pytest.approx(auprc(odd, -every.mean((1, 2, 3))), abs=1e-6)
     squared = (every - Half().reconstruct(every)).square().sum((1, 2, 3))
     assert found["reconstruction"].auprc == pytest.approx(auprc(odd, squared), abs=1e-6)
