@@ -218,9 +218,7 @@ def _chains(seen: Explored, target: LogProb, _: Annealed, seed: int, job: Job) -
     return seen
 
 
-def _sampler(
-    seen: Explored, target: LogProb, annealed: Annealed, seed: int, job: Job
-) -> Explored:
+def _sampler(seen: Explored, target: LogProb, annealed: Annealed, seed: int, job: Job) -> Explored:
     """An amortized sampler, distilled from short chains; they start at the annealed particles."""
     generator = torch.Generator().manual_seed(seed)
     z = annealed.state.z.float()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _END = object()
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error, the user wanted it
+class Stopped(Exception):
     """The job was stopped."""
 
 

@@ -133,7 +133,7 @@ def posterior_samples(
         raise BadInput(f"the model must infer latent points, got one of {learner.name}")
     generator = torch.Generator(learner.device).manual_seed(seed)
     repeated = x.to(learner.device).expand(n, -1, -1, -1)
-    chain = {"steps": steps, "noise": True} if learner.inference == "chain" else {}
+    chain: dict[str, Any] = {"steps": steps, "noise": True} if learner.inference == "chain" else {}
     with torch.no_grad():
         z = learner.infer(repeated, generator=generator, **chain)
         samples = learner.decode(z).clamp(-1, 1).cpu()

@@ -47,7 +47,10 @@ class Models:
     """
 
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        given = {Path(folder).name or str(folder): Path(folder) for folder in folders}
+        given: dict[str, Path] = {}
+        for folder in map(Path, folders):
+            name = folder.resolve().name
+            given[str(folder) if name in given else name] = folder
         self.folders = given | {n: f for n, f in packaged().items() if n not in given}
         self._open: dict[str, Model] = {}
         self._lock = threading.Lock()
@@ -56,6 +59,10 @@ class Models:
     def names(self) -> list[str]:
         """Of all of them, the first is the default."""
         return list(self.folders)
+
+    def name_of(self, folder: str | Path) -> str:
+        """What a run folder given to it is called."""
+        return next(name for name, path in self.folders.items() if path == Path(folder))
 
     def open(self, name: str | None) -> Model:
         """The model of that name."""

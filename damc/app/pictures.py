@@ -60,12 +60,10 @@ def heat(images: Tensor, maps: Tensor, low: float | None = None) -> Tensor:
 
 def density_panels(seen: Explored) -> Image:
     """The exact density, and the points of each way of sampling on its contours."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
 
     figure = Figure(figsize=(9.6, 6.4), dpi=80, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.subplots(2, 3).flatten()
     low, high = seen.grid.low.tolist(), seen.grid.high.tolist()
     box = (low[0], high[0], low[1], high[1])
@@ -85,7 +83,7 @@ def density_panels(seen: Explored) -> Image:
         ax.tick_params(labelsize=7)
     _bars(axes[5], seen)
     buffer = io.BytesIO()
-    canvas.print_png(buffer)
+    figure.savefig(buffer, format="png")
     picture = Image.open(buffer, formats=("PNG",))
     picture.load()
     return picture
