@@ -33,7 +33,12 @@ _FONT = ("system-ui", "sans-serif")  # none that a browser would have to fetch f
 
 
 def serve(
-    models: Models, *, host: str = "127.0.0.1", port: int | None = None, open_browser: bool = False
+    models: Models,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    open_browser: bool = False,
+    ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serves the page until it is interrupted.
 
@@ -42,21 +47,33 @@ def serve(
         host: address to listen at; the default is for this machine alone.
         port: the first that is free from 7860 on if not given.
         open_browser: show it in a browser.
+        ready: called with the page's address once it can be opened.
     """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    import gradio as gr
     from PIL import Image
 
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     page = build(models)
     # Drawings reach gradio as pictures that it decodes itself.
     Image.MAX_IMAGE_PIXELS = MOST_SIDE**2 // 2
-    page.queue(default_concurrency_limit=4, max_size=64).launch(
+    _, url, _ = page.queue(default_concurrency_limit=4, max_size=64).launch(
         server_name=host,
         server_port=port,
         inbrowser=open_browser,
-        share=False,
         max_file_size=MOST_BYTES,
-        **_looks(),
+        state_session_capacity=200,
+        theme=gr.themes.Default(font=_FONT, font_mono=("monospace",)),
+        css=_STYLE,
+        footer_links=["settings"],
+        run_history=False,
+        enable_monitoring=False,
+        share=False,
+        ssr_mode=False,
+        quiet=True,
+        prevent_thread_lock=True,
     )
+    ready(url)
+    page.block_thread()
 
 
 def build(models: Models) -> Any:
@@ -100,8 +117,8 @@ def _generate_tab(models: Models, jobs: Jobs) -> None:
         go = gr.Button("Walk along a chain")
         stop = gr.Button("Stop")
     with gr.Row():
-        left = gr.Image(label="Amortizer", format="png", interactive=False)
-        right = gr.Image(label="Energy", format="png", interactive=False)
+        left = _picture("Amortizer")
+        right = _picture("Energy")
     said = gr.HTML()
 
     def generate(tab: str, name: str, n: int, steps: int, seed: int) -> tuple[Any, Any, str]:
@@ -131,8 +148,8 @@ def _reconstruct_tab(models: Models) -> None:
     import gradio as gr
 
     gr.Markdown(
-        "Draw a digit, or choose a picture: samples of its posterior p(z | x), decoded, and where "
-        "they differ."
+        "Take the brush and draw a digit, or choose a picture: samples of its posterior p(z | x), "
+        "decoded, and where they differ."
     )
     model = _model_choice(models)
     with gr.Row():
@@ -157,8 +174,8 @@ def _reconstruct_tab(models: Models) -> None:
         steps = gr.Slider(0, 200, 10, step=5, label="Langevin steps on the posterior")
         seed = gr.Number(0, label="Seed", precision=0, minimum=0)
     with gr.Row():
-        three = gr.Image(label="Image, posterior mean, spread", format="png", interactive=False)
-        many = gr.Image(label="Posterior samples", format="png", interactive=False)
+        three = _picture("Image, posterior mean, spread")
+        many = _picture("Posterior samples")
     said = gr.HTML()
 
     def answer(learner: Any, x: Any, n: int, steps: int, seed: int) -> tuple[Any, Any, str]:
@@ -195,7 +212,8 @@ def _anomalies_tab(jobs: Jobs) -> None:
     gr.Markdown(
         "Give a folder of normal pictures, then others to score: how unusual each is, how often "
         f"normal ones look as unusual, and where. At most {MOST_FILES:,} pictures, "
-        f"{MOST_BYTES / 2**20:g} MB each; they stay on this machine and are deleted after an hour."
+        f"{MOST_BYTES / 2**20:g} MB each; they stay on this machine and are deleted after an hour. "
+        "*Example* fits a detector to handwritten sevens and scores other digits."
     )
     detector = gr.State(None)
     with gr.Row():
@@ -206,13 +224,13 @@ def _anomalies_tab(jobs: Jobs) -> None:
             )
             with gr.Row():
                 fit = gr.Button("Fit a detector", variant="primary")
-                example = gr.Button("Use an example: sevens")
+                example = gr.Button("Example")
                 stop = gr.Button("Stop")
         with gr.Column():
             files = gr.File(label="Pictures to score", file_count="multiple", height=160)
             score = gr.Button("Score", variant="primary")
     said = gr.HTML()
-    shown = gr.Image(label="Each picture above its heat map", format="png", interactive=False)
+    shown = _picture("Each picture above its heat map")
     listed = gr.HTML()
 
     def show(found: anomalies.Found, fitted: Any) -> tuple[Any, str]:
@@ -283,7 +301,7 @@ def _density_tab(jobs: Jobs) -> None:
         run = gr.Button("Sample it", variant="primary")
         stop = gr.Button("Stop")
     said = gr.HTML()
-    shown = gr.Image(label="The exact density, and samples", format="png", interactive=False)
+    shown = _picture("The exact density, and samples")
     listed = gr.HTML()
 
     def sampling(tab: str, text: str, seed: int) -> Iterator[tuple[Any, Any, str]]:
@@ -304,6 +322,14 @@ def _model_choice(models: Models) -> Any:
         gr.Markdown("**No model is open.** Train one and start the page with it: `damc app RUN`.")
     first = models.names[0] if models.names else None
     return gr.Dropdown(models.names, value=first, label="Model", visible=bool(models.names))
+
+
+def _picture(label: str) -> Any:
+    """A place for a picture; no button sends it elsewhere."""
+    import gradio as gr
+
+    buttons = ["download", "fullscreen"]
+    return gr.Image(label=label, format="png", interactive=False, buttons=buttons, alt_text=label)
 
 
 def _ink(pad: Any) -> Any:
@@ -370,10 +396,3 @@ def _as_words(error: Exception) -> Exception:
 
     found: Exception = gr.Error(html.escape(str(error)), title="Refused", print_exception=False)
     return found
-
-
-def _looks() -> dict[str, Any]:
-    import gradio as gr
-
-    theme = gr.themes.Default(font=_FONT, font_mono=("monospace",))
-    return {"theme": theme, "css": _STYLE}

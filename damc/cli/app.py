@@ -52,4 +52,10 @@ class App:
             models.open(models.name_of(folder))  # a folder that is no run is an error now
         if not models.names:
             say("no model is open: damc app RUN opens one; two of the four tabs do without")
-        serve(models, host=self.host, port=self.port, open_browser=self.open)
+        serve(
+            models,
+            host=self.host,
+            port=self.port,
+            open_browser=self.open,
+            ready=lambda url: say(f"{url}  the page; Ctrl-C ends it"),
+        )
