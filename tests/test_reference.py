@@ -13,11 +13,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {path: path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md")}
 
 
-
 @pytest.mark.parametrize("name", damc.__all__)
 def test_every_public_name_has_its_entry_and_an_example(name: str) -> None:
     value = getattr(damc, name)
-    entry = re.compile(rf"^::: {re.escape(value.__module__)}\.{name}$(.*?)(?=^::: |\Z)", re.M | re.S)
+    entry = re.compile(
+        rf"^::: {re.escape(value.__module__)}\.{name}$(.*?)(?=^::: |\Z)", re.M | re.S
+    )
     found = [match for text in PAGES.values() for match in entry.finditer(text)]
     assert len(found) == 1, f"docs/reference must have ::: {value.__module__}.{name} once"
     assert value.__doc__ and value.__doc__.strip()
