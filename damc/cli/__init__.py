@@ -69,6 +69,7 @@ COMMANDS = {
     ),
     "reproduce": Command("damc.cli.reproduce:Reproduce", "TABLE", "reproduce a table of the paper"),
     "report": Command("damc.cli.trained:Report", "RUN", "write report.html, a run on one page"),
+    "app": Command("damc.cli.app:App", "[RUN ...]", "serve a web page: see and try all of it"),
     "presets": Command("damc.cli.lists:Presets", "", "list the presets of `train`"),
     "methods": Command("damc.cli.lists:Methods", "", "list the learning methods of `train`"),
     "data": Command("damc.cli.lists:Data", "", "list the named data sets, and which are found"),

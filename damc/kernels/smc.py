@@ -89,6 +89,7 @@ def anneal(
     moves: tuple[int, int] = (2, 12),
     budget: Budget | None = None,
     generator: torch.Generator | None = None,
+    callback: Callable[[float, Tensor], None] | None = None,
 ) -> Annealed:
     """Carries particles from the reference to the target by adaptive annealed SMC.
 
@@ -104,6 +105,7 @@ def anneal(
         moves: least and most moves at a temperature; they end when particles get no further.
         budget: of gradients and seconds; without one it takes what it takes.
         generator: source of all randomness.
+        callback: called as ``callback(beta, z)`` with the particles moved at each temperature.
 
     Example:
         >>> from damc.kernels.independence import Gaussian
@@ -157,6 +159,8 @@ def anneal(
         z, (p, r) = state.z, path.split(state)
         betas.append(beta)
         acceptance.append(accepted)
+        if callback is not None:
+            callback(beta, z)
     state = State(z, p[0], p[1])
     return Annealed(state, evidence, betas, acceptance, mover, beta == 1, budget.spent - spent)
 

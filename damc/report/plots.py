@@ -81,7 +81,7 @@ def lines(
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     if not names:
         raise BadInput("panels must have at least one value, got none")
-    figure = _figure(1.2 + 4.0 * len(panels), 3.6)
+    figure = new_figure(1.2 + 4.0 * len(panels), 3.6)
     shown = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, panel) in zip(shown, panels.items(), strict=True):
         for name, values in panel.items():
@@ -95,7 +95,7 @@ def lines(
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_title(title, fontsize=10)
         axes.set_xlabel(across)
-        _tidy(axes)
+        tidy(axes)
     shown[0].set_ylabel(label)
     shown[-1].legend(fontsize=8, frameon=False)
     return _save(figure, path)
