@@ -67,6 +67,9 @@ class _Checked:
             self._progress(0.3 + 0.6 * share, "comparing the pictures with each other")
         return self._store.read(rows)
 
+    def content(self, row: int) -> str:
+        return self._store.content(row)
+
 
 def fit_detector(
     paths: Sequence[str | Path],

@@ -23,7 +23,8 @@ from damc.kernels.mover import Budget
 from damc.kernels.pilot import pilot
 from damc.kernels.smc import Annealed, anneal
 from damc.randomness import global_seed
-from damc.sampling.sample import Draws, sample
+from damc.sampling.draws import Draws
+from damc.sampling.sample import sample
 
 EXAMPLES = {
     "banana": "-x^2/2 - 2*(y - x^2)^2",
