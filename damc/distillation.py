@@ -24,6 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
+from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import Kernel, State
 
@@ -39,8 +40,8 @@ class History:
     gradient_calls: int = 0  # log-density gradients so far, counted for each chain
 
     def save(self, path: str | Path) -> None:
-        """Writes the history as JSON."""
-        Path(path).write_text(json.dumps(asdict(self)))
+        """Writes the history as JSON; at any moment the file is the old one or the new one."""
+        write_atomically(path, json.dumps(asdict(self)))
 
 
 def amortizer_step(

@@ -16,7 +16,7 @@ from damc.data import Images
 from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.train.loop import load
-from damc.train.origin import Origin, Unseen, recall
+from damc.train.origin import Origin, Unseen, recall, shape_of
 from damc.train.run import Run
 
 
@@ -99,10 +99,9 @@ class Trained:
 def image_shape(run: Run) -> tuple[int, int, int]:
     """(C, H, W) of the images that a run's networks take."""
     networks = run.config.get("config", {}).get("networks")
-    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
+    if not isinstance(networks, dict):
         raise BadInput(
             f"{run.path} must be a run of networks that damc built, got one of your own modules: "
             "use it from Python"
         )
-    c, h, w = networks["shape"]
-    return c, h, w
+    return shape_of(run.path, networks)

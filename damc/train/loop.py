@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from damc.data import Images, load_images
+from damc.disk import sensible
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner, find_learner
 from damc.randomness import derive_seed, global_seed
@@ -165,10 +166,8 @@ def build(settings: dict[str, Any]) -> Learner:
     """The learner that a run folder's settings describe, with fresh weights."""
     name = str(settings.get("learner"))
     kind = find_learner(name)
-    try:
+    with sensible(f"the run's settings describe no {name} learner"):
         return kind.from_config(settings["config"])
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"the run's settings describe no {name} learner: {error}") from error
 
 
 def open_data(data: Any) -> Images | Stream:
@@ -300,14 +299,15 @@ def _begun(run: str | Path | None) -> bool:
     """Whether a run folder has something to go on with."""
     if run is None or not (Path(run) / "config.json").is_file():
         return False
-    return bool(Run.open(run).checkpoints())
+    return Run.open(run).begun()
 
 
 def _resume(learner: Learner, path: Path | None, place: Place) -> None:
     if path is not None and _begun(path):
         checkpoint = Run.open(path).load()
         _load_weights(learner, checkpoint.weights, path)
-        learner.load_resume_state(checkpoint.resume)
+        with sensible(f"the resume state in {path} is another learner's"):
+            learner.load_resume_state(checkpoint.resume)
     if place.world_size > 1:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
@@ -315,12 +315,8 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
 
 
 def _load_weights(learner: Learner, weights: dict[str, Tensor], path: Path) -> None:
-    try:
+    with sensible(f"the weights in {path} are another model's"):
         learner.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadInput(
-            f"the weights in {path} are another model's: {str(error).splitlines()[-1].strip()}"
-        ) from error
 
 
 def _feed(

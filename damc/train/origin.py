@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["MEMORY", "Origin", "Unseen", "recall"]
+__all__ = ["MEMORY", "Origin", "Unseen", "recall", "shape_of"]
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from damc.data import Images, heldout_split, load_images
+from damc.disk import read_sealed, seal, write_atomically
 from damc.errors import BadInput
-from damc.files import write_atomically
 from damc.train.run import Run
 
 MEMORY = "data.json"
@@ -78,7 +77,7 @@ class Origin:
             "source": str(path.resolve()) if path.exists() else self.source,
             "root": None if self.root is None else str(self.root.expanduser().resolve()),
         }
-        write_atomically(Path(folder) / MEMORY, json.dumps(memory, indent=2) + "\n")
+        write_atomically(Path(folder) / MEMORY, seal(memory, indent=2))
 
     def _load(self, split: str) -> Images:
         c, h, w = self.shape
@@ -109,22 +108,27 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
     data, networks = run.config.get("data"), run.config.get("config", {}).get("networks")
     if not isinstance(data, dict) or not isinstance(networks, dict) or "resize" not in data:
         return None
-    memory: dict[str, Any] = {}
     path = run.path / MEMORY
-    if path.is_file():
-        try:
-            memory = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged: it is not JSON") from error
+    memory = read_sealed(path) if path.exists() else {}
     known = memory.get("root")
-    c, h, w = networks["shape"]
+    heldout, resize = data.get("heldout"), data["resize"]
+    if not (isinstance(heldout, int | None) and isinstance(resize, bool)):
+        raise BadInput(f"{run.path} must say how its images were read, got {data!r:.60}")
     return Origin(
-        str(memory.get("source", data["name"])),
-        (c, h, w),
-        data["heldout"],
-        data["resize"],
-        root if root is not None or known is None else Path(known),
+        str(memory.get("source", data.get("name"))),
+        shape_of(run.path, networks),
+        heldout,
+        resize,
+        root if root is not None or known is None else Path(str(known)),
     )
+
+
+def shape_of(path: Path, networks: dict[str, Any]) -> tuple[int, int, int]:
+    """(C, H, W) of the images that the networks of a run's settings take."""
+    match networks.get("shape"):
+        case [int(c), int(h), int(w)]:
+            return c, h, w
+    raise BadInput(f"{path} must name the shape of its images, got {networks.get('shape')!r:.60}")
 
 
 def _times(shape: tuple[int, int, int]) -> str:
