@@ -156,7 +156,8 @@ def open_detector(
             saved = _saved_parts(memory, learner, detector.features, detector.samples)
         asked = ("score_kind", "samples")  # with others, the saved scores do not hold
         same = all(getattr(detector, name) == memory["parameters"][name] for name in asked)
-    check_parameters(detector)
+    with sensible(f"{path} holds parameters that cannot be"):
+        check_parameters(detector)
     tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
     places = _saved_places(tensors, detector.features)
     if memory is not None and same and normal is None:
@@ -287,7 +288,10 @@ def _recall(folder: Path, parameters: set[str]) -> dict[str, Any] | None:
 
 def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
     """Reads the tensors; raises whatever comes first if something is missing or cannot be."""
-    scaling_from(memory["scaling"])
+    values = settings_of(scaling_from(memory["scaling"])).values()
+    leaves = [leaf for v in values for leaf in (v if isinstance(v, list | tuple) else [v])]
+    if not all(isinstance(leaf, int | float | None) for leaf in leaves):
+        raise ValueError("its scaling must be numbers")
     if digest(folder / TENSORS) != memory["sha256"]:
         raise BadInput(f"{folder / MEMORY} is damaged: {TENSORS} is not what was saved")
     memory["tensors"] = load_weights(folder / TENSORS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["MEMORY", "Origin", "Unseen", "recall", "shape_of"]
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +110,14 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
     if not isinstance(data, dict) or not isinstance(networks, dict) or "resize" not in data:
         return None
     path = run.path / MEMORY
-    memory = read_sealed(path) if path.exists() else {}
+    memory: dict[str, Any] = {}
+    if path.exists() or path.is_symlink():
+        memory = read_sealed(path)
+    else:
+        warnings.warn(
+            f"{path}, which says where the images are, is missing: {data.get('name')} is tried",
+            stacklevel=2,
+        )
     known = memory.get("root")
     heldout, resize = data.get("heldout"), data["resize"]
     if not (isinstance(heldout, int | None) and isinstance(resize, bool)):
