@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from damc.data.limits import check_pixels
+from damc.disk import open_plain
 from damc.errors import BadInput
 
 if TYPE_CHECKING:
@@ -100,7 +104,7 @@ def decode(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=DECODERS) as image:
+        with _opened(path) as image:
             return from_pil(image, str(path))
     except BadInput:
         raise
@@ -127,8 +131,10 @@ def size_of(path: Path) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=DECODERS) as image:
+        with _opened(path) as image:
             return image.size
+    except BadInput:
+        raise
     except (
         *(OSError, ValueError, SyntaxError, EOFError, struct.error),
         Image.DecompressionBombError,
@@ -208,6 +214,18 @@ def split_folder(folder: Path, split: str) -> tuple[Path | None, bool]:
         return folder, bool(here)
     names = [split, "val", "valid", "validation"] if split == "test" else [split]
     return next((folder / name for name in names if name in here), None), True
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """A picture whose header is read, and whose pixels are not too many to decode."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is lower
+        with open_plain(path) as file, Image.open(file, formats=DECODERS) as image:
+            check_pixels(image.size, path)
+            yield image
 
 
 def _ends(array: NDArray[Any], what: str) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import statistics
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from damc.disk import open_plain
 from damc.errors import BadInput
 from damc.files import load_weights, on_disk
 
@@ -29,6 +31,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
         return load_weights(path)
     if not path.is_file():
         raise BadInput(f"weights must be a .pth or .safetensors file, got no file at {path}")
+    _check_stored(path)
     found = _torch_load(path)
     if not isinstance(found, Mapping):
         raise BadInput(f"{path} must hold a state dict of tensors, got {type(found).__name__}")
@@ -102,6 +105,24 @@ def _torch_load(path: Path) -> Any:
             else:
                 why = "a file that is truncated or was not written by torch.save"
             raise BadInput(f"{path} must hold a state dict of tensors, got {why}") from error
+
+
+def _check_stored(path: Path) -> None:
+    """Refuses an archive of compressed or overlapping members, which could fill the memory:
+    torch.save stores its tensors as they are."""
+    with on_disk("read", path), open_plain(path) as file:
+        if not zipfile.is_zipfile(file):
+            return  # the older format, which is not compressed either
+        try:
+            members = zipfile.ZipFile(file).infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            return  # torch's own reader says what is wrong
+        claimed, held = sum(member.file_size for member in members), path.stat().st_size
+    if claimed > held:
+        raise BadInput(
+            f"{path} must hold tensors that are stored uncompressed, as torch.save does, got "
+            f"{claimed} bytes of content in {held}"
+        )
 
 
 def _is_dense(value: Any) -> bool:

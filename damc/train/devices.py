@@ -84,6 +84,7 @@ def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
         raise BadInput(f"precision must be {' or '.join(PRECISIONS)}, got {precision!r}")
     if not (devices == "auto" or (isinstance(devices, int) and devices >= 1)):
         raise BadInput(f"devices must be a number from 1 on or 'auto', got {devices!r}")
+    _check_environment()
     device = _device(accelerator)
     if PRECISIONS[precision] is not None and device.type == "cpu":
         _check_bf16()
@@ -95,6 +96,21 @@ def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
     if devices == 1:
         return OneProcess(device, PRECISIONS[precision])
     return _launch(device, int(devices), 1, precision)
+
+
+def _check_environment() -> None:
+    """What torchrun and schedulers set must be numbers that belong together."""
+    found = {}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        text = os.environ.get(name)
+        if text is None or text == "":
+            continue
+        if not text.isdecimal():
+            raise BadInput(f"${name} must be a whole number, got {text!r}")
+        found[name] = int(text)
+    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if rank in found and size in found and not found[rank] < found[size]:
+            raise BadInput(f"${rank} must be below ${size}, {found[size]}, got {found[rank]}")
 
 
 def _device(accelerator: str) -> torch.device:

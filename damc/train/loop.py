@@ -10,8 +10,6 @@ from __future__ import annotations
 __all__ = ["fit", "load", "open_data"]
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +26,8 @@ from damc.randomness import derive_seed, global_seed
 from damc.train.devices import Place, average, open_place
 from damc.train.feed import Stream, batches
 from damc.train.run import Run
+from damc.train.stopping import stopping
+from damc.train.watch import Watch
 
 Hook = Callable[[Learner, Run | None, int], None]
 
@@ -53,6 +53,7 @@ def fit(
     devices: int | str = 1,
     precision: str = "32-true",
     tensorboard: bool = False,
+    max_minutes: float | None = None,
     progress: bool = True,
 ) -> Learner:
     """Trains a learner up to `iterations`, going on where the run folder stopped.
@@ -84,11 +85,14 @@ def fit(
             lightning-fabric, the extra ``damc[distributed]``.
         precision: "32-true" or "bf16-mixed".
         tensorboard: also write the metrics as TensorBoard events into the folder.
+        max_minutes: save and stop after so much time, with `damc.train.stopping.OutOfTime`.
         progress: show a progress bar.
 
     Raises:
-        Diverged: when something is no longer finite; names it and the last good checkpoint.
-        KeyboardInterrupt: after Ctrl-C, when the iteration under way was finished and saved.
+        Diverged: when something is no longer finite, or is nonsense and stays so
+            (`damc.train.watch`); names it and the last good checkpoint.
+        KeyboardInterrupt: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, when the iteration under way
+            was finished and saved; `OutOfTime`, which is one, after SIGUSR1 and `max_minutes`.
     """
     if iterations < 1 or checkpoint_every < 1 or log_every < 1 or hook_every < 1:
         raise BadInput(
@@ -128,7 +132,7 @@ def fit(
         )
         loop.writer = _writer(folder) if tensorboard and folder is not None else None
         feed = _feed(source, batch, seed, learner.iteration, place, flip)
-        stopped = stack.enter_context(_finish_iteration_on_interrupt())
+        stopped = stack.enter_context(stopping(max_minutes))
         stack.callback(learner.eval)
         bar = stack.enter_context(_progress(learner, iterations, progress and loop.first))
         while learner.iteration < iterations:
@@ -136,16 +140,17 @@ def fit(
             metrics = loop.step(x, index)
             k = learner.iteration
             if k % log_every == 0 or k == iterations:
-                bar.set_postfix_str(_health(loop.log(metrics)))
+                bar.set_postfix_str(_health(loop.log(metrics, x)) + loop.watch.short())
             bar.update()
             stop = loop.agree(stopped.is_set())
             if loop.due() or stop:
                 loop.save(metrics)
-            if stop:
-                raise KeyboardInterrupt
+            if stop and not (stopped.for_now and k == iterations):  # then the run is done
+                raise stopped.raised()
             if hook is not None and loop.first and (k % hook_every == 0 or k == iterations):
                 hook(learner.eval(), folder, k)
-        if stopped.is_set():  # told during the last pictures, when everything was saved already
+        if stopped.is_set() and not stopped.for_now:
+            # Told during the last pictures, when everything was saved already.
             raise KeyboardInterrupt
     return learner
 
@@ -201,6 +206,7 @@ class _Loop:
         self.first: bool = place.global_rank == 0
         self.generator = torch.Generator(place.device)
         self.writer: Any = None
+        self.watch = Watch(learner)
         _training_mode(learner)
 
     def step(self, x: Tensor, index: Tensor) -> dict[str, Tensor]:
@@ -216,16 +222,18 @@ class _Loop:
         except Diverged as error:
             raise self._told(error, k) from error
 
-    def log(self, metrics: dict[str, Tensor]) -> dict[str, float]:
+    def log(self, metrics: dict[str, Tensor], x: Tensor) -> dict[str, float]:
         """The metrics as numbers, into the run folder; not finite is `Diverged`."""
         k = self.learner.iteration
         try:
             values = self.learner.check(metrics)
+            faults = self.watch.look(x, values, last=k == self.iterations) if self.first else []
         except Diverged as error:
             raise self._told(error, k) from error
         if self.run is not None:
             seconds = round(time.monotonic() - self.started, 3)
-            self.run.log({"iteration": k, "seconds": seconds, **values})
+            told = {"warning": "; ".join(faults)} if faults else {}
+            self.run.log({"iteration": k, "seconds": seconds, **values, **told})
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(name, value, k)
@@ -274,9 +282,10 @@ class _Loop:
 
     def _told(self, error: Diverged, k: int) -> Diverged:
         saved = self.run.checkpoints() if self.run is not None else []
-        where = (
-            "nothing was saved" if not saved else f"the last good state is iteration {saved[-1]}"
-        )
+        good = [number for number in saved if number <= self.watch.good_until()]
+        none = "no checkpoint is good" if saved else "nothing was saved"
+        saved = good
+        where = none if not saved else f"the last good state is iteration {saved[-1]}"
         if saved and self.run is not None:
             where += f" in {self.run.path}"
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
@@ -348,28 +357,6 @@ def _writer(run: Run) -> Any:
         raise BadInput("tensorboard is not installed: pip install 'damc[tensorboard]'") from error
     writer: Any = SummaryWriter  # it has types where tensorboard is installed, and none elsewhere
     return writer(str(run.path))
-
-
-@contextlib.contextmanager
-def _finish_iteration_on_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event: stopping in the middle of an iteration would leave the
-    networks out of step with each other. A second Ctrl-C stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handler(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)
 
 
 @contextlib.contextmanager
