@@ -33,7 +33,7 @@ from damc.anomaly.fitting import Fitted, judged_by, network_kind
 from damc.anomaly.parameters import check_parameters
 from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
 from damc.anomaly.places import Patches, Places, Surprises
-from damc.anomaly.scaling import Pixels, scaling_from, settings_of
+from damc.anomaly.scaling import Columns, Pixels, Scaling, scaling_from, settings_of
 from damc.anomaly.scores import SCORES
 from damc.data import Images
 from damc.disk import digest, parse, read, seal, sensible, unseal, write_atomically
@@ -288,14 +288,31 @@ def _recall(folder: Path, parameters: set[str]) -> dict[str, Any] | None:
 
 def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
     """Reads the tensors; raises whatever comes first if something is missing or cannot be."""
-    values = settings_of(scaling_from(memory["scaling"])).values()
-    leaves = [leaf for v in values for leaf in (v if isinstance(v, list | tuple) else [v])]
-    if not all(isinstance(leaf, int | float | None) for leaf in leaves):
-        raise ValueError("its scaling must be numbers")
+    if not _makes_sense(scaling_from(memory["scaling"])):
+        raise ValueError("its scaling cannot be")
     if digest(folder / TENSORS) != memory["sha256"]:
         raise BadInput(f"{folder / MEMORY} is damaged: {TENSORS} is not what was saved")
     memory["tensors"] = load_weights(folder / TENSORS)
     known = {*CHEAP, *(WIDE + name for name in FEATURES), *SCORES}
-    if {*memory["parameters"]} != parameters or not {*memory["parts"]} <= known:
+    if (
+        not memory["parts"]
+        or {*memory["parameters"]} != parameters
+        or not {*memory["parts"]} <= known
+    ):
         raise ValueError("it names other parameters or parts")
     int(memory["seed"]), bool(memory["network"]), bool(memory["features"])
+
+
+def _makes_sense(scaling: Scaling) -> bool:
+    if isinstance(scaling, Columns):
+        numbers = all(_is_number(value) for value in (*scaling.mean, *scaling.scale))
+        return numbers and len(scaling.mean) == len(scaling.scale) > 0 < min(scaling.scale)
+    low, high = scaling.low, scaling.high
+    sizes = all(isinstance(side, int) and side > 0 for side in scaling.shape)
+    if low is None or high is None:
+        return sizes and low is high
+    return sizes and _is_number(low) and _is_number(high) and low < high
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

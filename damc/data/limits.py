@@ -4,7 +4,8 @@
     DAMC_MAX_INFLATION   bytes for each compressed byte of an archive, 100 by default; the first
                          64 MiB are free
 
-Both are environment variables, for the rare file that is larger and trusted.
+Both are environment variables, for the rare file that is larger and trusted. Pillow has a limit of
+its own, 178,956,970 pixels, which stays.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def png(path: Path, width: int, height: int) -> Path:
 def test_a_picture_of_too_many_pixels_is_refused_by_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bomb = png(tmp_path / "bomb.png", 20_000, 10_000)
+    bomb = png(tmp_path / "bomb.png", 10_000, 10_000)
     assert bomb.stat().st_size < 200_000
     tracemalloc.start()
     for read in (decode, size_of):
-        with pytest.raises(BadInput, match="at most 67,108,864 pixels, .*, got 20000x10000"):
+        with pytest.raises(BadInput, match="at most 67,108,864 pixels, .*, got 10000x10000"):
             read(bomb)
     assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
     tracemalloc.stop()

@@ -72,6 +72,8 @@ ROWS = np.random.default_rng(0).normal(size=(40, 5))
 def read_detector(folder: Path) -> str:
     detector = damc.load(folder)
     assert isinstance(detector, damc.AnomalyDetector)
+    if detector.n_features_in_ != ROWS.shape[1]:
+        raise BadInput("a forged detector of other rows")
     scores = torch.from_numpy(np.asarray(detector.decision_function(ROWS[:5])))
     return digest([scores, detector.threshold_, detector.get_params(), detector.decision_scores_])
 
@@ -138,13 +140,13 @@ def test_every_file_of_a_folder_is_attacked(run_folder: Path, detector_folder: P
     assert found == {"detector.json", "detector.safetensors"}
 
 
-@pytest.mark.parametrize(("harm", "times"), [("flips", 60), ("structural", 60)])
+@pytest.mark.parametrize(("harm", "times"), [("flips", 30), ("structural", 40)])
 def test_damage_to_a_run_is_told(run_folder: Path, tmp_path: Path, harm: str, times: int) -> None:
     counts = attack(read_run, run_folder, tmp_path / "copy", KINDS[harm], times, seed=1)
     assert counts["told"] > times // 4
 
 
-@pytest.mark.parametrize(("harm", "times"), [("flips", 100), ("structural", 60)])
+@pytest.mark.parametrize(("harm", "times"), [("flips", 60), ("structural", 40)])
 def test_damage_to_a_detector_is_told(
     detector_folder: Path, tmp_path: Path, harm: str, times: int
 ) -> None:
@@ -170,7 +172,7 @@ def test_forged_documents_are_one_sentence_or_read(
     """Under a seal that fits, other values may be read; they may not fail in another way."""
     read, folder = (read_run, run_folder) if what == "run" else (read_detector, detector_folder)
     intact = read(folder)
-    for k in range(60):
+    for k in range(20):
         with damage.damaged(folder, tmp_path / "copy") as copy:
             said = damage.forge(copy, random.Random(k))
             result = damage.outcome(read, copy, intact)
