@@ -288,7 +288,7 @@ class EMA:
         self.average = AveragedModel(module, multi_avg_fn=partial(_follow, rate))
         # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
         # counter stays on the CPU, where reading it stalls no GPU.
-        self.average.n_averaged.fill_(1)
+        self.average.n_averaged = torch.ones((), dtype=torch.long, device="cpu")
         self.module: Any = self.average.module.requires_grad_(False).eval()
 
     def update(self) -> None:
