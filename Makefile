@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint bench bench-check dist clean
+.PHONY: help demo test test-all lint bench bench-check dist fuzz clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ bench-check: $(INSTALLED_TEST) ## fail if a speed ratio fell below its recorded 
 dist: $(INSTALLED_TEST) ## build the wheel and the sdist into dist/
 	rm -rf build dist
 	$(BIN)/python -m build
+
+fuzz: $(INSTALLED_TEST) ## break run folders, detectors, data files and settings for MINUTES, 5
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
 clean: ## remove caches and build products, and forget the installation; runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

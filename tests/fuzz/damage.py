@@ -63,13 +63,18 @@ def files_of(folder: Path) -> list[Path]:
 def flip(folder: Path, dice: random.Random) -> str:
     """One bit of one file; every file is as likely, however small."""
     name = dice.choice([f for f in files_of(folder) if (folder / f).stat().st_size])
-    data = bytearray((folder / name).read_bytes())
+    return f"{flip_file(folder / name, dice)} of {name}"
+
+
+def flip_file(path: Path, dice: random.Random) -> str:
+    """One bit of a file."""
+    data = bytearray(path.read_bytes())
     # Half of the flips hit the first kilobyte, where the headers are.
     end = len(data) if dice.random() < 0.5 else min(len(data), 1024)
     place, bit = dice.randrange(end), dice.randrange(8)
     data[place] ^= 1 << bit
-    (folder / name).write_bytes(data)
-    return f"bit {bit} of byte {place} of {name}"
+    path.write_bytes(data)
+    return f"bit {bit} of byte {place}"
 
 
 def mutate(folder: Path, dice: random.Random) -> str:

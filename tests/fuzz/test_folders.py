@@ -2,108 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-import damc
 from damc.errors import BadInput
-from damc.learn import find_method
-from damc.tasks.trained import Trained
-from damc.train.loop import fit
-from damc.train.origin import Origin
 from damc.train.run import Run
-from tests.fuzz import damage
-
-SETTINGS: dict[str, Any] = {"posterior_steps": 1, "prior_steps": 1, "updates": 1, "test_steps": 1}
-
-
-def digest(value: Any) -> str:
-    """Of nested tensors and plain values."""
-    found = hashlib.sha256()
-
-    def add(item: Any) -> None:
-        if isinstance(item, Tensor):
-            found.update(f"{item.dtype}{tuple(item.shape)}".encode())
-            found.update(item.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        elif isinstance(item, dict):
-            for key, inner in item.items():
-                found.update(repr(key).encode())
-                add(inner)
-        elif isinstance(item, list | tuple):
-            for inner in item:
-                add(inner)
-        else:
-            found.update(repr(item).encode())
-
-    add(value)
-    return found.hexdigest()
-
-
-def read_run(folder: Path) -> str:
-    """All that any command reads of a run folder."""
-    run = Run.open(folder)
-    with run.lock():
-        checkpoint = run.load()
-    trained = Trained.open(folder)
-    return digest(
-        [
-            run.config,
-            list(checkpoint),
-            run.metrics(),
-            trained.learner.state_dict(),
-            trained.origin,
-            trained.name,
-            trained.seed,
-        ]
-    )
-
-
-ROWS = np.random.default_rng(0).normal(size=(40, 5))
-
-
-def read_detector(folder: Path) -> str:
-    detector = damc.load(folder)
-    assert isinstance(detector, damc.AnomalyDetector)
-    if detector.n_features_in_ != ROWS.shape[1]:
-        raise BadInput("a forged detector of other rows")
-    scores = torch.from_numpy(np.asarray(detector.decision_function(ROWS[:5])))
-    return digest([scores, detector.threshold_, detector.get_params(), detector.decision_scores_])
+from tests.fuzz import damage, targets
+from tests.fuzz.targets import read_detector, read_run
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "run"
-    torch.manual_seed(0)
-    learner = find_method("vae").from_preset("digits-small")
-    images = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8)
-    origin = Origin("digits", (1, 8, 8))
-    fit(
-        learner,
-        images,
-        iterations=3,
-        run=folder,
-        batch=4,
-        checkpoint_every=1,
-        log_every=1,
-        origin=origin.settings,
-        preset="digits-small",
-        progress=False,
-    )
-    origin.remember(folder)
-    return folder
+    return targets.make_run(tmp_path_factory.mktemp("run") / "run")
 
 
 @pytest.fixture(scope="module")
 def detector_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return damc.AnomalyDetector(random_state=0).fit(ROWS).save(tmp_path_factory.mktemp("d") / "d")
+    return targets.make_detector(tmp_path_factory.mktemp("detector") / "detector")
 
 
 def attack(
@@ -177,6 +97,33 @@ def test_forged_documents_are_one_sentence_or_read(
             said = damage.forge(copy, random.Random(k))
             result = damage.outcome(read, copy, intact)
         assert result in ("told", "unchanged", "SILENT"), f"number {k}: {said}: {result}"
+
+
+def test_past_failures_stay_away(run_folder: Path, detector_folder: Path, tmp_path: Path) -> None:
+    folders = {"run": (run_folder, read_run), "detector": (detector_folder, read_detector)}
+    intact = {name: read(folder) for name, (folder, read) in folders.items()}
+    for past in targets.corpus():
+        folder, read = folders[past["target"]]
+        with damage.damaged(folder, tmp_path / "copy") as copy:
+            targets.HARMS[past["harm"]](copy, random.Random(past["seed"]))
+            result = damage.outcome(read, copy, intact[past["target"]])
+        assert targets.allowed(past["harm"], result), (past, result)
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_damaged_files_of_images_and_weights_are_one_sentence(tmp_path: Path, number: int) -> None:
+    path = targets.make_files(tmp_path / "files")[number]
+    whole = path.read_bytes()
+    for k in range(15):
+        path.write_bytes(whole)
+        damage.flip_file(path, random.Random(k))
+        result = damage.outcome(targets.read_file, path, None)
+        assert not result.startswith(("RAW", "HANG")), (path.name, k, result)
+
+
+def test_settings_of_nonsense_are_one_sentence() -> None:
+    for k in range(100):
+        targets.read_words(random.Random(k))
 
 
 def test_a_signing_key_refuses_what_others_wrote(
