@@ -192,8 +192,9 @@ def descend(
         value, z.grad = value_and_grad(objective, z)
         optimizer.step()
         values[k] = value.mean()
-        if not bool(torch.isfinite(value).all()):
-            raise Diverged(f"the misfit is not finite after {k} iterations")
+    broken = ~values.isfinite()  # read once: a look at every iteration would stall a GPU
+    if bool(broken.any()):
+        raise Diverged(f"the misfit is not finite after {int(broken.int().argmax())} iterations")
     return z, values
 
 
