@@ -14,7 +14,6 @@ from damc.fast.gradients import is_plain
 from damc.kernels.base import State
 from damc.learn import find_method
 
-
 pytestmark = pytest.mark.slow  # the tracer alone takes seconds to import
 
 
