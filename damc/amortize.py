@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.packed import PackedDenoiser
+from damc.memory import ROWS, draw_by_parts
 from damc.randomness import normal
 
 
@@ -137,6 +139,10 @@ class Amortizer(nn.Module):
             raise BadInput(f"sampling needs at least 1 step, got {steps}")
         if (n is None and x is None) or (n is not None and n < 1):
             raise BadInput(f"give a positive number of samples n, or contexts x; got n={n}")
+        if x is None and n is not None and n > ROWS:
+            options: dict[str, Any] = {"steps": steps, "solver": solver, "gamma": gamma}
+            options |= {"guidance": guidance, "generator": generator}
+            return draw_by_parts(partial(self.sample, **options), n)
         with torch.no_grad():
             weight = self.denoiser.fourier
             rows = (n or 1) if x is None else len(x)

@@ -18,6 +18,7 @@ from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
+from damc.memory import draw_by_parts, map_by_parts
 from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="Learner")
@@ -188,7 +189,7 @@ class Learner(nn.Module):
             steps: Langevin moves, where the source makes any.
             generator: source of all randomness.
         """
-        return self.decode(self.sample_latent(n, source, steps, generator))
+        return map_by_parts(self.decode, self.sample_latent(n, source, steps, generator))
 
     @torch.no_grad()
     def sample_latent(
@@ -206,7 +207,8 @@ class Learner(nn.Module):
         if source not in draws:
             ways = " or ".join(draws)
             raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
-        return draws[source](n, steps, generator)
+        draw = draws[source]
+        return draw_by_parts(lambda k: draw(k, steps, generator), n)
 
     def decode(self, z: Tensor) -> Tensor:
         """Images of latent points z ``(B, d)``."""
