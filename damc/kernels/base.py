@@ -199,6 +199,27 @@ class Kernel:
             grad=torch.where(rows, new.grad, state.grad),
         )
 
+    def metropolis(
+        self,
+        state: State,
+        proposal: State,
+        log_ratio: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> tuple[State, Tensor]:
+        """Each chain takes its proposal with probability min(1, exp(log_ratio)), or stays.
+
+        Args:
+            state: of all chains, with `log_prob` and `grad`.
+            proposal: where each could go, with `log_prob` and `grad`.
+            log_ratio: log of the Metropolis-Hastings ratio, ``(B,)``; -inf refuses.
+
+        Returns:
+            The state, and the probabilities of acceptance, ``(B,)``.
+        """
+        acceptance = log_ratio.clamp(max=0).exp()
+        accept = torch.empty_like(acceptance).uniform_(generator=generator) < acceptance
+        return self.relocate(state, accept, proposal), acceptance
+
     def run(
         self,
         z: Tensor | State,

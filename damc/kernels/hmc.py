@@ -85,14 +85,12 @@ class HMC(Kernel):
         outside = new_value == -math.inf
         divergent = ~outside & ~(log_ratio.isfinite() & (log_ratio > -_DIVERGENT))
         log_ratio = torch.where(outside | ~log_ratio.isfinite(), -math.inf, log_ratio)
-        acceptance = log_ratio.clamp(max=0).exp()
-        accept = torch.empty_like(acceptance).uniform_(generator=generator) < acceptance
-        keep = accept[:, None]
-        moved = State(
-            torch.where(keep, new, z),
-            torch.where(accept, new_value, value),
-            torch.where(keep, new_grad, grad),
-            adapted(s, acceptance, self.target_acceptance, state.moves),
-            state.moves + 1,
+        moved, acceptance = self.metropolis(
+            state._replace(log_prob=value, grad=grad),
+            State(new, new_value, new_grad),
+            log_ratio,
+            generator,
         )
+        s = adapted(s, acceptance, self.target_acceptance, state.moves)
+        moved = moved._replace(step_size=s, moves=state.moves + 1)
         return moved, StepInfo(value, calls, acceptance, divergent=divergent)

@@ -153,10 +153,11 @@ class Independence(Kernel):
         calls += spent + len(z)
         log_ratio = (far_value - far_weight) - (value - weight)
         divergent = ~(log_ratio.isfinite() | (log_ratio == -math.inf))
-        acceptance = torch.where(divergent, -math.inf, log_ratio).clamp(max=0).exp()
-        accept = torch.empty_like(value).uniform_(generator=generator) < acceptance
-        state = self.local.relocate(
-            state._replace(log_prob=value, grad=grad), accept, State(far, far_value, far_grad)
+        state, acceptance = self.local.metropolis(
+            state._replace(log_prob=value, grad=grad),
+            State(far, far_value, far_grad),
+            torch.where(divergent, -math.inf, log_ratio),
+            generator,
         )
         return state, StepInfo(left, calls, acceptance, move.acceptance, divergent)
 

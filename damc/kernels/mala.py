@@ -61,15 +61,12 @@ class MALA(Kernel):
         outside = new_value == -math.inf
         divergent = ~(outside | log_ratio.isfinite())
         log_ratio = torch.where(outside | divergent, -math.inf, log_ratio)
-        acceptance = log_ratio.clamp(max=0).exp()
-        u = torch.empty_like(acceptance).uniform_(generator=generator)
-        accept = u < acceptance
-        keep = accept[:, None]
-        new = State(
-            torch.where(keep, proposal, z),
-            torch.where(accept, new_value, value),
-            torch.where(keep, new_grad, grad),
-            adapted(s, acceptance, self.target_acceptance, state.moves),
-            state.moves + 1,
+        new, acceptance = self.metropolis(
+            state._replace(log_prob=value, grad=grad),
+            State(proposal, new_value, new_grad),
+            log_ratio,
+            generator,
         )
+        s = adapted(s, acceptance, self.target_acceptance, state.moves)
+        new = new._replace(step_size=s, moves=state.moves + 1)
         return new, StepInfo(value, calls, acceptance, divergent=divergent)
