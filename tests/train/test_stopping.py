@@ -105,3 +105,10 @@ def test_another_thread_has_no_signals_but_a_limit() -> None:
 def test_a_limit_that_cannot_be_is_refused(minutes: float) -> None:
     with pytest.raises(BadInput, match="max_minutes must be a positive number"):
         Stop(minutes)
+
+
+def test_exit_codes_tell_go_on_from_stopped() -> None:
+    from damc.cli import _outcome
+
+    assert _outcome(OutOfTime("later")) == (75, "later")
+    assert _outcome(KeyboardInterrupt("by hand")) == (130, "by hand")
