@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-browser lint bench bench-check docs dist clean
+.PHONY: help demo test test-all test-browser lint bench bench-check docs dist fuzz clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,9 @@ dist: $(INSTALLED_DIST) ## build the wheel and the sdist into dist/, and check b
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+
+fuzz: $(INSTALLED_TEST) ## break run folders, detectors, data files and settings for MINUTES, 5
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
 clean: ## remove caches and build products, and forget the installation; runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 __all__ = ["Amortizer"]
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
@@ -20,9 +23,11 @@ from damc.diffusion.likelihood import flow_log_prob
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.diffusion.standardize import Standardize
+from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.packed import PackedDenoiser
+from damc.memory import ROWS, draw_by_parts
 from damc.randomness import normal
 
 
@@ -151,6 +156,10 @@ class Amortizer(nn.Module):
             raise BadInput(f"sampling needs at least 1 step, got {steps}")
         if (n is None and x is None) or (n is not None and n < 1):
             raise BadInput(f"give a positive number of samples n, or contexts x; got n={n}")
+        if x is None and n is not None and n > ROWS:
+            options: dict[str, Any] = {"steps": steps, "solver": solver, "gamma": gamma}
+            options |= {"guidance": guidance, "generator": generator}
+            return draw_by_parts(partial(self.sample, **options), n)
         with torch.no_grad():
             weight = self.denoiser.fourier
             rows = (n or 1) if x is None else len(x)
@@ -276,19 +285,28 @@ class Amortizer(nn.Module):
         return embedded
 
     def save(self, path: str | Path) -> None:
-        """Writes ``path.safetensors`` (weights) and ``path.json`` (how to rebuild it)."""
-        weights, config = _files(path)
-        weights.parent.mkdir(parents=True, exist_ok=True)
-        save_file(self.state_dict(), weights)
-        config.write_text(json.dumps(self.config, indent=2))
+        """Writes ``path.safetensors``: weights, how to rebuild it, and a digest of both.
+
+        At any moment the file is the old one or the new one. ``path.json`` describes it to people.
+        """
+        file, description = _files(path)
+        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
+        config = json.dumps(self.config, indent=2)
+        metadata = {"config": config, "sha256": _digest(tensors, config)}
+        write_atomically(file, save(tensors, metadata))
+        write_atomically(description, config + "\n")
 
     @classmethod
     def load(cls, path: str | Path, context: nn.Module | None = None) -> Amortizer:
         """Reads what `save` wrote; an encoder of your own must be given again as `context`."""
-        weights_file, config_file = _files(path)
+        file, _ = _files(path)
         try:
-            config = json.loads(config_file.read_text())
-            weights = load_file(weights_file)
+            with safe_open(file, "pt") as opened:
+                metadata = opened.metadata() or {}
+                weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            if _digest(weights, metadata["config"]) != metadata["sha256"]:
+                raise BadInput("it is not what was saved")
+            config = json.loads(metadata["config"])
             config["context"] = config["context"] if context is None else context
             config["widths"] = tuple(config["widths"])
             q = cls(**config)
@@ -379,6 +397,16 @@ def _files(path: str | Path) -> tuple[Path, Path]:
     path = Path(path)
     stem = path.stem if path.suffix in (".safetensors", ".json") else path.name
     return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
+
+
+def _digest(tensors: dict[str, Tensor], config: str) -> str:
+    """Of what a file holds: names, types, shapes and values of the weights, and the settings."""
+    found = hashlib.sha256(config.encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        found.update(t.flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:

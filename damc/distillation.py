@@ -25,6 +25,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
+from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
 from damc.figures import curves
 from damc.kernels.base import Kernel, State
@@ -47,8 +48,8 @@ class History:
     jumps: list[float] = field(default_factory=list)  # acceptance of q's own proposals, if any
 
     def save(self, path: str | Path) -> None:
-        """Writes the history as JSON."""
-        Path(path).write_text(json.dumps(asdict(self)))
+        """Writes the history as JSON; at any moment the file is the old one or the new one."""
+        write_atomically(path, json.dumps(asdict(self)))
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Every quantity over the iterations, as a matplotlib figure; saved where a path is given.
@@ -319,7 +320,7 @@ class EMA:
         self.average = AveragedModel(module, multi_avg_fn=partial(_follow, rate))
         # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
         # counter stays on the CPU, where reading it stalls no GPU.
-        self.average.n_averaged.fill_(1)
+        self.average.n_averaged = torch.ones((), dtype=torch.long, device="cpu")
         self.module: Any = self.average.module.requires_grad_(False).eval()
 
     def update(self) -> None:

@@ -1,16 +1,12 @@
-"""Files that are safe to write and safe to read: atomic writes, safetensors, nested states.
+"""Tensors in files, safe to write and safe to read: safetensors, and nested states.
 
-A write goes beside its place, to the disk, and is then renamed, so a reader meets the old file or
-the new one, never half of either. Nothing is pickled: tensors are safetensors, the rest is JSON.
+Nothing is pickled: tensors are safetensors, the rest is JSON, written as `damc.disk` writes.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +15,22 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from damc.disk import on_disk, read
 from damc.errors import BadInput
 
-__all__ = [
-    "TEMPORARY",
-    "load_weights",
-    "on_disk",
-    "pack",
-    "sync_folder",
-    "temporary_beside",
-    "to_safetensors",
-    "unpack",
-    "write_atomically",
-    "write_synced",
-]
-
-TEMPORARY = ".damc-writing-"
-"""How the names of files that are not finished begin."""
+__all__ = ["load_weights", "pack", "to_safetensors", "unpack"]
 
 
 def load_weights(path: str | Path, device: torch.device | str | None = None) -> dict[str, Tensor]:
     """Read a safetensors file. Anything else is refused; pickles are recognized, never opened."""
     path = Path(path)
     if not path.is_file():
-        raise BadInput(f"there is no weights file {path}: a safetensors file is wanted")
+        raise BadInput(f"weights must be a safetensors file, got no file at {path}")
     with on_disk("read", path):
         try:
             return safetensors.torch.load_file(path, "cpu" if device is None else str(device))
         except safetensors.SafetensorError as error:
-            start = _first_bytes(path)
+            start = read(path, 4)
             # Only after safetensors has refused it: a good file may start with these bytes too.
             if start[:2] == b"PK" or start[:1] == b"\x80":
                 what = "a pickle or zip archive (.pt, .pth, .ckpt), which damc never opens"
@@ -123,55 +106,6 @@ def unpack(tensors: Mapping[str, Tensor], value: Any) -> Any:
     return {key: unpack(tensors, item) for key, item in value.items()}
 
 
-def write_atomically(path: str | Path, data: bytes | str) -> Path:
-    """Write a file, making its folder, so that at any moment it is the old one or the new one."""
-    path = Path(path)
-    temporary = temporary_beside(path)
-    with on_disk("write in", path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            write_synced(temporary, data.encode() if isinstance(data, str) else data)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
-    return path
-
-
-@contextmanager
-def on_disk(verb: str, path: Path) -> Iterator[None]:
-    """Turn a full, missing, unreadable or unwritable disk into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"could not {verb} {path}: {error.strerror or error}") from error
-
-
-def temporary_beside(path: Path) -> Path:
-    """A free name in the same folder, so that a rename never crosses file systems."""
-    return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and wait until it is on the disk."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make the renames inside a folder survive a power cut."""
-    if os.name == "nt":  # Windows opens no folders, and its file system journals renames
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _portable(tensor: Tensor, where: str) -> Tensor:
     """A contiguous copy on the CPU: safetensors stores no views and no shared memory."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.complex128:
@@ -180,8 +114,3 @@ def _portable(tensor: Tensor, where: str) -> Tensor:
             "safetensors stores dense tensors up to complex64"
         )
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)

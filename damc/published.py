@@ -35,8 +35,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from damc.disk import on_disk, write_atomically
 from damc.errors import BadInput
-from damc.files import load_weights, on_disk, to_safetensors, write_atomically
+from damc.files import load_weights, to_safetensors
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CARD)

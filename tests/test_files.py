@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.files import load_weights, pack, to_safetensors, unpack, write_atomically
+from damc.files import load_weights, pack, to_safetensors, unpack
 
 
 def same(a: Any, b: Any) -> bool:

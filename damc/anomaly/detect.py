@@ -21,8 +21,8 @@ from damc.anomaly.threshold import Threshold
 from damc.data import Images
 from damc.data.pictures import PICTURE_SUFFIXES, list_pictures
 from damc.data.sources import ArrayStore
+from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.files import write_atomically
 from damc.report import plots
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A detector on disk: a folder of its own, which is a run folder too if it has a network.
 
 ```
-FOLDER/detector.json           parameters, scaling, names of the parts, scores, a digest
+FOLDER/detector.json           parameters, scaling, names of the parts, digests; sealed
 FOLDER/detector.safetensors    what the parts have learned
 ```
 """
@@ -19,7 +19,6 @@ __all__ = [
 ]
 
 import hashlib
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -36,12 +35,14 @@ from damc.anomaly.fitting import Fitted, network_kind, recalibrate
 from damc.anomaly.parameters import check_parameters
 from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
 from damc.anomaly.places import Patches, Places, Surprises
-from damc.anomaly.scaling import Pixels, scaling_from, settings_of
+from damc.anomaly.scaling import Columns, Pixels, Scaling, scaling_from, settings_of
 from damc.anomaly.scores import SCORES
 from damc.data import Images
+from damc.disk import digest, parse, read, seal, sensible, unseal, write_atomically
 from damc.errors import BadInput
-from damc.files import load_weights, to_safetensors, write_atomically
+from damc.files import load_weights, to_safetensors
 from damc.learn import Learner
+from damc.tasks.trained import image_shape
 from damc.train.loading import find_folder
 from damc.train.loading import load as load_learner
 from damc.train.origin import recall
@@ -103,7 +104,7 @@ def load(
         sha256: of the weights of a published model, as its card gives it; others are refused.
     """
     folder = find_folder(source, revision=revision)
-    if learner is not None or not (folder / MEMORY).is_file():
+    if learner is not None or not (folder / MEMORY).exists():
         return load_learner(folder, device, learner=learner, sha256=sha256)
     from damc.anomaly.detector import AnomalyDetector
 
@@ -152,7 +153,7 @@ def save_detector(detector: AnomalyDetector, folder: str | Path) -> Path:
     }
     # The tensors first: a folder counts as a detector once the other file is there.
     write_atomically(folder / TENSORS, blob)
-    write_atomically(folder / MEMORY, json.dumps(memory) + "\n")
+    write_atomically(folder / MEMORY, seal(memory))
     return folder
 
 
@@ -186,8 +187,7 @@ def open_detector(
         assert learner is not None
         own = {"quality": "best", "preset": run.config.get("preset"), "method": learner.name}
         detector = kind(**{**own, **parameters})
-        c, h, w = run.config["config"]["networks"]["shape"]
-        detector.scaling_, detector.seed_ = Pixels((c, h, w), None, None), 0
+        detector.scaling_, detector.seed_ = Pixels(image_shape(run), None, None), 0
         saved: list[Part] = []
         same = False
     else:
@@ -196,24 +196,26 @@ def open_detector(
         detector.scaling_, detector.seed_ = scaling_from(memory["scaling"]), memory["seed"]
         if memory["features"] and detector.features is None:
             raise BadInput(f"{path} was fitted with a network of yours: give it again as features=")
-        saved = _saved_parts(memory, learner, detector.features, detector.samples)
+        with sensible(f"{path / MEMORY} is damaged"):
+            saved = _saved_parts(memory, learner, detector.features, detector.samples)
         asked = ("score_kind", "samples")  # with others, the saved scores do not hold
         same = all(getattr(detector, name) == memory["parameters"][name] for name in asked)
-    check_parameters(detector)
+    with sensible(f"{path} holds parameters that cannot be"):
+        check_parameters(detector)
     tensors: dict[str, Tensor] = {} if memory is None else memory["tensors"]
     places = _saved_places(tensors, detector.features)
     if memory is not None and same and normal is None:
-        combination = Combination(**_under(tensors, "combination."))
-        fitted = Fitted(
-            detector.scaling_,
-            saved,
-            learner,
-            combination,
-            tensors["normal"],
-            tensors["own"],
-            places,
-        )
-        return detector._take(fitted)
+        with sensible(f"{path / MEMORY} is damaged"):
+            fitted = Fitted(
+                detector.scaling_,
+                saved,
+                learner,
+                Combination(**_under(tensors, "combination.")),
+                tensors["normal"],
+                tensors["own"],
+                places,
+            )
+            return detector._take(fitted)
     detector.n_features_in_ = math.prod(detector.scaling_.shape)
     if normal is None:
         normal = unseen_images(path, data_root, limit)
@@ -237,7 +239,7 @@ def saved_shape(folder: str | Path) -> tuple[int, int, int] | None:
 
 def unseen_images(folder: Path, root: Path | None, limit: int) -> Images:
     """Normal images that a run has not learned from, to take the threshold from."""
-    origin = recall(Run.open(folder), root) if (folder / "config.json").is_file() else None
+    origin = recall(Run.open(folder), root) if (folder / "config.json").exists() else None
     if origin is None:
         raise BadInput(
             f"{folder} was trained from Python and knows no test images: "
@@ -318,30 +320,46 @@ def _recall(folder: Path, parameters: set[str]) -> dict[str, Any] | None:
         parameters: names of the detector's parameters, all of which it has.
     """
     path = folder / MEMORY
-    if not path.is_file():
+    if not path.exists():
         return None
-    try:
-        memory = json.loads(path.read_bytes())
-        current = memory.get("format", 1) == FORMAT
-        if current:
-            _check(memory, parameters, folder)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise BadInput(f"{path} is damaged: fit and save the detector again") from error
-    if not current:
+    text = read(path)
+    if parse(text, path).get("format") != FORMAT:
         raise BadInput(
             f"{path} was saved by a version that scores otherwise: fit and save the detector again"
         )
-    return dict(memory)
+    memory = unseal(text, path)
+    with sensible(f"{path} is damaged"):
+        _check(memory, parameters, folder)
+    return memory
 
 
 def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
     """Reads the tensors; raises whatever comes first if something is missing or cannot be."""
-    scaling_from(memory["scaling"])
-    blob = (folder / TENSORS).read_bytes()
-    if hashlib.sha256(blob).hexdigest() != memory["sha256"]:
-        raise ValueError("digest")
+    if not _makes_sense(scaling_from(memory["scaling"])):
+        raise ValueError("its scaling cannot be")
+    if digest(folder / TENSORS) != memory["sha256"]:
+        raise BadInput(f"{folder / MEMORY} is damaged: {TENSORS} is not what was saved")
     memory["tensors"] = load_weights(folder / TENSORS)
     known = {*CHEAP, *(WIDE + name for name in FEATURES), *SCORES}
-    if {*memory["parameters"]} != parameters or not {*memory["parts"]} <= known:
-        raise ValueError("parameters or parts")
+    if (
+        not memory["parts"]
+        or {*memory["parameters"]} != parameters
+        or not {*memory["parts"]} <= known
+    ):
+        raise ValueError("it names other parameters or parts")
     int(memory["seed"]), bool(memory["network"]), bool(memory["features"])
+
+
+def _makes_sense(scaling: Scaling) -> bool:
+    if isinstance(scaling, Columns):
+        numbers = all(_is_number(value) for value in (*scaling.mean, *scaling.scale))
+        return numbers and len(scaling.mean) == len(scaling.scale) > 0 < min(scaling.scale)
+    low, high = scaling.low, scaling.high
+    sizes = all(isinstance(side, int) and side > 0 for side in scaling.shape)
+    if low is None or high is None:
+        return sizes and low is high
+    return sizes and _is_number(low) and _is_number(high) and low < high
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -91,11 +91,15 @@ Its dataclass has a docstring for the help, fields that tyro fills, and a method
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code: 0, 2 for bad input or faults, 130 if stopped."""
+    """Runs the command; returns the exit code: 0, 2 for bad input or faults, 130 if stopped,
+    75 if stopped by a scheduler or `--max-minutes`: the same command goes on."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--"]:
         words = words[1:]  # it keeps torchrun from reading our options as its own
-    signal.signal(signal.SIGTERM, _interrupt)
+    for name, handler in _SIGNALS.items():
+        number = getattr(signal, name, None)  # Windows has the first only
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -144,7 +148,7 @@ def _outcome(error: BaseException) -> tuple[int, str]:
     if isinstance(error, BadInput | Diverged):
         return 2, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return 130, str(error) or "stopped"
+        return getattr(error, "code", 130), str(error) or "stopped"
     if isinstance(error, BrokenPipeError):
         # The reader of our output has closed it; the interpreter's last flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -173,6 +177,15 @@ def _print_error(sentence: str) -> None:
 
 def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
+
+
+def _postpone(number: int, frame: Any) -> None:
+    from damc.train.stopping import OutOfTime
+
+    raise OutOfTime
+
+
+_SIGNALS = {"SIGTERM": _interrupt, "SIGHUP": _interrupt, "SIGUSR1": _postpone}
 
 
 def _show_warning(

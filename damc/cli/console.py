@@ -83,7 +83,8 @@ def use_threads(threads: int | None) -> None:
 
 def rank() -> int:
     """The number of this process under torchrun or lightning-fabric."""
-    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
+    text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    return int(text) if text.isdecimal() else 0  # `open_place` refuses what is no number
 
 
 def at_least_one(**numbers: int | None) -> None:

@@ -33,7 +33,7 @@ class Demo:
 
         try:
             summary = demo(self.out, seed=self.seed, accelerator=self.device)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(stopped(self.out)) from None
+        except KeyboardInterrupt as error:
+            raise type(error)(stopped(self.out)) from None
         if summary is not None:
             show_summary(self.out, summary, {"preset": presets.DEMO[1]})

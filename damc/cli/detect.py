@@ -165,14 +165,10 @@ def _free(folder: Path) -> Path:
 def _shape(folder: Path) -> tuple[int, int, int]:
     """What images a run or a saved detector wants, (C, H, W)."""
     from damc.anomaly.files import saved_shape
-    from damc.errors import BadInput
+    from damc.tasks.trained import image_shape
     from damc.train.run import Run
 
     saved = saved_shape(folder)
     if saved is not None:
         return saved
-    networks = Run.open(folder).config.get("config", {}).get("networks")
-    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
-        raise BadInput(f"{folder} was trained with networks of your own: score images in Python")
-    c, h, w = networks["shape"]
-    return c, h, w
+    return image_shape(Run.open(folder))

@@ -134,8 +134,8 @@ class TrainGAN:
         )
         try:
             summary = training.run()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(stopped(training.folder)) from None
+        except KeyboardInterrupt as error:
+            raise type(error)(stopped(training.folder)) from None
         if summary is not None:
             decoder = {"the decoder alone, in the published layout": training.folder / DECODER}
             show_summary(training.folder, summary, {}, decoder)

@@ -102,8 +102,8 @@ class TrainInversion:
                 checkpoint_every=self.checkpoint_every,
                 accelerator=self.device,
             )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(stopped(folder)) from None
+        except KeyboardInterrupt as error:
+            raise type(error)(stopped(folder)) from None
         last = Run.open(folder).metrics()[-1]
         results = {"run": str(folder), "decoder": str(self.decoder), **last}
         say(table([[key, shown(value)] for key, value in results.items()]))

@@ -110,6 +110,9 @@ class Train:
     pictures_every: Annotated[int | None, Option("K")] = None
     """Iterations between pictures; if not given, they are drawn ten times in a run."""
 
+    max_minutes: Annotated[float | None, Option("M")] = None
+    """Save and stop after so many minutes, with exit code 75; the same command goes on."""
+
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder."""
 
@@ -133,8 +136,8 @@ class Train:
             self._show(training)
         try:
             summary = training.run()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(stopped(training.folder)) from None
+        except KeyboardInterrupt as error:
+            raise type(error)(stopped(training.folder)) from None
         if summary is not None:
             show_summary(training.folder, summary, {"preset": training.preset.name})
 
@@ -203,6 +206,7 @@ class Train:
             "devices": self.devices,
             "precision": self.precision,
             "tensorboard": self.tensorboard,
+            "max_minutes": self.max_minutes,
         }
         return Training(
             preset,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from damc.data.formats import CIFAR_RECORD
+from damc.disk import on_disk, temporary_beside, write_atomically
 from damc.errors import BadInput
-from damc.files import on_disk, temporary_beside, write_atomically
 
 __all__ = ["DOWNLOADS", "Download", "Remote", "download"]
 

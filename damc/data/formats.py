@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from damc.data import matfile
+from damc.data.limits import check_inflation
 from damc.errors import BadInput
 
 __all__ = [
@@ -41,11 +42,6 @@ __all__ = [
 Labeled = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 CIFAR_RECORD = 1 + 3 * 32 * 32
-
-# Deflate reaches 1032:1 on zeros, real pictures stay below 20:1. A small file may inflate freely;
-# beyond that, one that claims to inflate more than this is refused.
-INFLATES_FREELY = 64 * 2**20
-INFLATES_AT_MOST = 100
 
 
 def read_raw(path: str | Path) -> Labeled:
@@ -182,7 +178,7 @@ def _idx(path: Path, axes: int) -> NDArray[np.uint8]:
                     f"and {held} follow"
                 )
         else:
-            _check_inflation(path, claimed, stored)
+            check_inflation(path, claimed, stored)
         # One byte more than claimed, to see that nothing follows.
         data = file.read(claimed + 1)
         if len(data) != claimed:
@@ -227,7 +223,7 @@ def _first_of(wanted: list[str], held: Container[str]) -> str | None:
 
 def _npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
     what = f"{path}, array {member.filename.removesuffix('.npy')!r},"
-    _check_inflation(path, member.file_size, member.compress_size)
+    check_inflation(path, member.file_size, member.compress_size)
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
@@ -257,16 +253,8 @@ def _svhn_variables(path: Path) -> tuple[matfile.Variable, matfile.Variable]:
         raise BadInput(f"X of {path} must be uint8 (32, 32, 3, N), got {x.dtype} {x.shape}")
     if math.prod(y.shape) != x.shape[3]:
         raise BadInput(f"{path} has labels of shape {y.shape} for {x.shape[3]} images")
-    _check_inflation(path, math.prod(x.shape), stored)
+    check_inflation(path, math.prod(x.shape), stored)
     return x, y
-
-
-def _check_inflation(path: Path, claimed: int, stored: int) -> None:
-    if claimed > max(INFLATES_FREELY, INFLATES_AT_MOST * stored):
-        raise BadInput(
-            f"{path} claims {claimed} bytes of content from {stored} compressed bytes, "
-            f"more than {INFLATES_AT_MOST} times as much: it is not a file of real images"
-        )
 
 
 @contextmanager

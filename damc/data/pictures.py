@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from damc.data.deep import is_deep_color
+from damc.data.limits import check_pixels
 from damc.data.pixels import Reading, orientation, pixels_of, scaled
+from damc.disk import open_plain
 from damc.errors import BadInput
 
 if TYPE_CHECKING:
@@ -105,8 +107,11 @@ def _opened(path: Path) -> Iterator[Image]:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of damaged metadata beside whole pixels
-            with Image.open(path, formats=DECODERS) as image:
+            # Of damaged metadata beside whole pixels; our own limit is lower than Pillow's.
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with open_plain(path) as file, Image.open(file, formats=DECODERS) as image:
+                check_pixels(image.size, path)
                 yield image
     except BadInput:
         raise

@@ -144,7 +144,8 @@ class VectorDenoiser(nn.Module):
 
     def time_projection(self, angle: Tensor) -> Tensor:
         """The time's part of V SiLU([time, condition]) + v, ``(..., sum of widths)``."""
-        phase = angle.double()[..., None] * (1000 / (math.pi / 2)) * self.frequencies.double()
+        wide = torch.float32 if angle.device.type == "mps" else torch.float64  # which it lacks
+        phase = angle.to(wide)[..., None] * (1000 / (math.pi / 2)) * self.frequencies.to(wide)
         features = torch.cat([phase.sin(), phase.cos()], dim=-1).to(self.context.weight.dtype)
         weight = self.context.weight[:, : -self.embedding]
         return F.linear(F.silu(self.time(features)), weight)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import statistics
+import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from damc.disk import on_disk, open_plain
 from damc.errors import BadInput
-from damc.files import load_weights, on_disk
+from damc.files import load_weights
 
 __all__ = ["fill", "load_tensors", "read_checkpoint", "size_of"]
 
@@ -45,6 +47,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
 def load_tensors(path: Path) -> Any:
     """Whatever `torch.save` wrote of tensors and plain values; anything else is refused."""
+    _check_stored(path)
     with on_disk("read", path):
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -103,6 +106,24 @@ def size_of(state: Mapping[str, Tensor], default: int, *places: tuple[str, int])
         state[key].shape[axis] for key, axis in places if key in state and axis < state[key].ndim
     ]
     return max(statistics.mode(found), 1) if found else default
+
+
+def _check_stored(path: Path) -> None:
+    """Refuses an archive of compressed or overlapping members, which could fill the memory:
+    torch.save stores its tensors as they are."""
+    with on_disk("read", path), open_plain(path) as file:
+        if not zipfile.is_zipfile(file):
+            return  # the older format, which is not compressed either
+        try:
+            members = zipfile.ZipFile(file).infolist()
+        except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            return  # torch's own reader says what is wrong
+        claimed, held = sum(member.file_size for member in members), path.stat().st_size
+    if claimed > held:
+        raise BadInput(
+            f"{path} must hold tensors that are stored uncompressed, as torch.save does, got "
+            f"{claimed} bytes of content in {held}"
+        )
 
 
 def _is_dense(value: Any) -> bool:

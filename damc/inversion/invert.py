@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from damc.data import Images
+from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.files import write_atomically
 from damc.inversion.learner import Inversion
 from damc.inversion.methods import Inverted, invert, problem_of
 from damc.inversion.problem import Problem

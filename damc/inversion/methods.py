@@ -212,8 +212,9 @@ def descend(
         value, z.grad = value_and_grad(objective, z)
         optimizer.step()
         values[k] = value.mean()
-        if not bool(torch.isfinite(value).all()):
-            raise Diverged(f"the misfit is not finite after {k} iterations")
+    finite = values.isfinite()  # read once: a look at every iteration would stall a GPU
+    if not bool(finite.all()):
+        raise Diverged(f"the misfit is not finite after {int(finite.int().argmin())} iterations")
     return z, values
 
 

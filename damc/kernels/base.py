@@ -128,6 +128,8 @@ class Kernel:
                 "step_size must be a positive number, or one for each chain or dimension, "
                 f"got {self.step_size}"
             )
+        if max(sizes, default=0) > 1e18:  # its square is no number of 32 bits
+            raise BadInput(f"step_size must be at most 1e18, got {self.step_size}")
         if self.steps < 1:
             raise BadInput(f"steps must be at least 1, got {self.steps}")
         scale = self.scale

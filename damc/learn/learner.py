@@ -23,6 +23,7 @@ from damc.learn.presets import Preset, Recipe, find_preset
 from damc.learn.sharing import Shared
 from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
+from damc.memory import draw_by_parts, map_by_parts
 from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="Learner")
@@ -213,7 +214,7 @@ class Learner(Shared):
             steps: Langevin moves, where the source makes any.
             generator: source of all randomness.
         """
-        return self.decode(self.sample_latent(n, source, steps, generator))
+        return map_by_parts(self.decode, self.sample_latent(n, source, steps, generator))
 
     @torch.no_grad()
     def sample_latent(
@@ -231,7 +232,8 @@ class Learner(Shared):
         if source not in draws:
             ways = " or ".join(draws)
             raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
-        return draws[source](n, steps, generator)
+        draw = draws[source]
+        return draw_by_parts(lambda k: draw(k, steps, generator), n)
 
     def decode(self, z: Tensor) -> Tensor:
         """Images of latent points z ``(B, d)``."""

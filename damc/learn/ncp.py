@@ -186,7 +186,7 @@ class NCPVAE(Learner):
             energy = self.energy(z.flatten(0, 1)).view(z.shape[:2])
             # Of points with Gumbel noise added to their log-weights, the largest is a fair draw.
             gumbel = -torch.empty_like(energy).exponential_(generator=generator).log()
-            kept.append(z[torch.arange(len(z)), (gumbel - energy).argmax(1)])
+            kept.append(z[torch.arange(len(z), device=z.device), (gumbel - energy).argmax(1)])
         return torch.cat(kept)
 
 

@@ -85,6 +85,11 @@ class Optimizers:
         optimizer = self._optimizers[name]
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise BadInput(
+                f"the parameters of the optimizer {name!r} must be those of the learner, got none "
+                "that its loss depends on: was a network replaced, or moved so that it was?"
+            )
         for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
         if self.average is not None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from damc.data import load_images
+from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.files import write_atomically
 from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
 from damc.paper.generation import TrainedTable

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from damc.files import write_atomically
+from damc.disk import write_atomically
 from damc.paper.table import Measure, Result, Table
 from damc.report import plots
 

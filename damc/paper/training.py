@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from damc.data import Images
+from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.files import write_atomically
 from damc.learn import find_method
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
+from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
-from damc.files import write_atomically
 from damc.paper.table import Cell, Options, Result, Table
 from damc.tasks.evaluate import check_features
 

@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from damc.disk import on_disk, write_atomically
 from damc.errors import BadInput
-from damc.files import on_disk, write_atomically
 from damc.report.page import Section
 
 _FILE = "section.json"

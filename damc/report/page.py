@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from damc.disk import on_disk, write_atomically
 from damc.errors import BadInput
-from damc.files import on_disk, write_atomically
 from damc.report.words import in_words
 
 __all__ = ["Section", "write_report"]

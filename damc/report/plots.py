@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.figures import curves as draw_curves
 from damc.figures import new_figure, png_of, tidy
-from damc.files import write_atomically
 from damc.report.words import CURVES
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from damc.files import write_atomically
+from damc.disk import write_atomically
 
 RESULTS = "results.json"
 """The name of the file."""

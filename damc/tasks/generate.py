@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
-from damc.files import write_atomically
 from damc.learn.learner import Learner
 from damc.report import plots
 

@@ -17,7 +17,7 @@ from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.tasks.modules import learner_from
 from damc.train.loading import load
-from damc.train.origin import Origin, Unseen, recall
+from damc.train.origin import Origin, Unseen, recall, shape_of
 from damc.train.run import Run
 
 
@@ -105,10 +105,9 @@ class Trained:
 def image_shape(run: Run) -> tuple[int, int, int]:
     """(C, H, W) of the images that a run's networks take."""
     networks = run.config.get("config", {}).get("networks") or run.config.get("data")
-    if not isinstance(networks, dict) or len(networks.get("shape", ())) != 3:
+    if not isinstance(networks, dict) or "shape" not in networks:
         raise BadInput(
             f"{run.path} must be a run that knows the shape of its images, got one of batches from "
             "Python: use it from Python"
         )
-    c, h, w = networks["shape"]
-    return c, h, w
+    return shape_of(run.path, networks)

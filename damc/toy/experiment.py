@@ -23,9 +23,9 @@ from torch import Tensor
 
 from damc.amortize import Amortizer
 from damc.density import Target, as_log_prob
+from damc.disk import on_disk, write_atomically
 from damc.distillation import History, distill
 from damc.errors import BadInput
-from damc.files import on_disk, write_atomically
 from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Gaussian, Independence
 from damc.kernels.langevin import Langevin

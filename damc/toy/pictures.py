@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from damc.density import LogProb
-from damc.files import write_atomically
+from damc.disk import write_atomically
 from damc.toy.problem import GridPosterior, ToyModel
 
 if TYPE_CHECKING:

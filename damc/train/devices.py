@@ -5,10 +5,12 @@ from __future__ import annotations
 __all__ = ["OneProcess", "Place", "average", "open_place"]
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -18,6 +20,10 @@ from damc.errors import BadInput
 
 PRECISIONS: dict[str, torch.dtype | None] = {"32-true": None, "bf16-mixed": torch.bfloat16}
 """What is computed in 16 bits, by autocast, if anything; weights always have 32."""
+
+
+TIMEOUT = "DAMC_PROCESS_TIMEOUT"
+"""The environment variable of how many seconds the processes of a run wait for each other."""
 
 
 class Place(Protocol):
@@ -64,7 +70,13 @@ class OneProcess:
 def average(gradients: list[Tensor]) -> None:
     """Averages gradients over processes in one message."""
     flat = torch.cat([g.flatten() for g in gradients])
-    torch.distributed.all_reduce(flat)
+    try:
+        torch.distributed.all_reduce(flat)
+    except RuntimeError as error:
+        raise BadInput(
+            "training in several processes must have them all, got no answer from one: it was "
+            f"stopped, killed or cut off (${TIMEOUT} is {_timeout():g} seconds)"
+        ) from error
     flat /= torch.distributed.get_world_size()
     parts = torch.split(flat, [g.numel() for g in gradients])
     for g, part in zip(gradients, parts, strict=True):
@@ -84,6 +96,7 @@ def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
         raise BadInput(f"precision must be {' or '.join(PRECISIONS)}, got {precision!r}")
     if not (devices == "auto" or (isinstance(devices, int) and devices >= 1)):
         raise BadInput(f"devices must be a number from 1 on or 'auto', got {devices!r}")
+    _check_environment()
     device = _device(accelerator)
     if PRECISIONS[precision] is not None and device.type == "cpu":
         _check_bf16()
@@ -95,6 +108,33 @@ def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
     if devices == 1:
         return OneProcess(device, PRECISIONS[precision])
     return _launch(device, int(devices), 1, precision)
+
+
+def _timeout() -> float:
+    """Longer than any picture or evaluation of the first process, for which the others wait."""
+    text = os.environ.get(TIMEOUT) or "600"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1 <= seconds < math.inf:
+        raise BadInput(f"${TIMEOUT} must be a number of seconds from 1 on, got {text!r}")
+    return seconds
+
+
+def _check_environment() -> None:
+    """What torchrun and schedulers set must be numbers that belong together."""
+    found = {}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        text = os.environ.get(name)
+        if text is None or text == "":
+            continue
+        if not text.isdecimal():
+            raise BadInput(f"${name} must be a whole number, got {text!r}")
+        found[name] = int(text)
+    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if rank in found and size in found and not found[rank] < found[size]:
+            raise BadInput(f"${rank} must be below ${size}, {found[size]}, got {found[rank]}")
 
 
 def _device(accelerator: str) -> torch.device:
@@ -116,13 +156,19 @@ def _device(accelerator: str) -> torch.device:
 def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> Place:
     try:
         from lightning_fabric import Fabric
+        from lightning_fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
         raise BadInput(
             "training in several processes needs lightning-fabric: pip install 'damc[distributed]'"
         ) from error
+    wait = timedelta(seconds=_timeout())
     try:
         fabric = Fabric(
-            accelerator=device.type, devices=devices, num_nodes=nodes, precision=precision
+            accelerator=device.type,
+            strategy=DDPStrategy(timeout=wait),
+            devices=devices,
+            num_nodes=nodes,
+            precision=precision,
         )
     except (ValueError, RuntimeError) as error:
         raise BadInput(f"{devices} devices cannot be had: {error}") from error

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from damc.disk import sensible
 from damc.errors import BadInput
 from damc.hub import download, is_repository
 from damc.learn import Learner, find_learner
@@ -76,10 +77,8 @@ def build(settings: Mapping[str, Any]) -> Learner:
     """The learner that a run folder's settings describe, with fresh weights."""
     name = str(settings.get("learner"))
     kind = find_learner(name)
-    try:
+    with sensible(f"the run's settings describe no {name} learner"):
         return kind.from_config(settings["config"])
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"the run's settings describe no {name} learner: {error}") from error
 
 
 def load_state(learner: Learner, weights: Mapping[str, Tensor], source: str | Path) -> None:

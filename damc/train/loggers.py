@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from damc.disk import on_disk, write_atomically
 from damc.errors import BadInput
-from damc.files import on_disk, write_atomically
 
 
 class Logger(Protocol):

@@ -10,14 +10,13 @@ from __future__ import annotations
 __all__ = ["fit"]
 
 import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from damc.disk import sensible
 from damc.errors import BadInput
 from damc.learn import Learner
 from damc.learn.history import TrainingHistory
@@ -29,6 +28,7 @@ from damc.train.opening import describe_data, feed, open_data
 from damc.train.progress import health, progress_bar
 from damc.train.provenance import command_of
 from damc.train.run import Run
+from damc.train.stopping import stopping
 from damc.train.trainer import ENOUGH, GO_ON, STOP, Trainer
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
@@ -58,6 +58,7 @@ def fit(
     devices: int | str = 1,
     precision: str = "32-true",
     tensorboard: bool = False,
+    max_minutes: float | None = None,
     progress: bool = True,
 ) -> AnyLearner:
     """Trains a learner up to `iterations`, going on where the run folder stopped.
@@ -96,11 +97,14 @@ def fit(
             lightning-fabric, the extra ``damc[distributed]``.
         precision: "32-true" or "bf16-mixed".
         tensorboard: also write the metrics as TensorBoard events into the folder.
+        max_minutes: save and stop after so much time, with `damc.train.stopping.OutOfTime`.
         progress: show a progress bar.
 
     Raises:
-        Diverged: when something is no longer finite; names it and the last good checkpoint.
-        KeyboardInterrupt: after Ctrl-C, when the iteration under way was finished and saved.
+        Diverged: when something is no longer finite, or is nonsense and stays so
+            (`damc.train.watch`); names it and the last good checkpoint.
+        KeyboardInterrupt: after Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, when the iteration under way
+            was finished and saved; `OutOfTime`, which is one, after SIGUSR1 and `max_minutes`.
     """
     if iterations is None:
         iterations = int(getattr(learner.settings, "horizon", 1))
@@ -153,7 +157,7 @@ def fit(
             [*loggers, *events],
         )
         stream = feed(source, batch, seed, learner.iteration, place, flip)
-        stopped = stack.enter_context(_finish_iteration_on_interrupt())
+        stopped = stack.enter_context(stopping(max_minutes))
         stack.callback(learner.eval)
         bar = stack.enter_context(progress_bar(learner, iterations, progress and loop.first))
         while learner.iteration < iterations:
@@ -162,22 +166,23 @@ def fit(
             k = learner.iteration
             enough = False
             if k % log_every == 0 or k == iterations:
-                values = loop.log(metrics)
-                bar.set_postfix_str(health(values))
+                values = loop.log(metrics, x)
+                bar.set_postfix_str(health(values) + loop.watch.short())
                 enough = loop.call_back(values)
             bar.update()
             stop = loop.agree(STOP if stopped.is_set() else ENOUGH if enough else GO_ON)
             if loop.due() or stop:
                 loop.save(metrics)
-            if stop == STOP:
-                raise KeyboardInterrupt
+            if stop == STOP and not (stopped.for_now and k == iterations):  # then the run is done
+                raise stopped.raised()
             if loop.first and (k % hook_every == 0 or k == iterations or stop == ENOUGH):
                 loop.show()
                 if hook is not None:
                     hook(learner.eval(), folder, k)
             if stop == ENOUGH:
                 break
-        if stopped.is_set():  # told during the last pictures, when everything was saved already
+        if stopped.is_set() and not stopped.for_now:
+            # Told during the last pictures, when everything was saved already.
             raise KeyboardInterrupt
     known = {key: settings[key] for key in ("preset", "data", "training")}
     learner.provenance = {**known, "command": command_of(settings, learner.iteration)}
@@ -188,7 +193,7 @@ def _begun(run: str | Path | None) -> bool:
     """Whether a run folder has something to go on with."""
     if run is None or not (Path(run) / "config.json").is_file():
         return False
-    return bool(Run.open(run).checkpoints())
+    return Run.open(run).begun()
 
 
 def _resume(learner: Learner, path: Path | None, place: Place) -> None:
@@ -196,7 +201,8 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
         run = Run.open(path)
         checkpoint = run.load()
         load_state(learner, checkpoint.weights, path)
-        learner.load_resume_state(checkpoint.resume)
+        with sensible(f"the resume state in {path} is another learner's"):
+            learner.load_resume_state(checkpoint.resume)
         learner.history = TrainingHistory(
             record for record in run.metrics() if record.get("iteration", 0) <= learner.iteration
         )
@@ -204,25 +210,3 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
         for tensor in learner.state_dict().values():
             torch.distributed.broadcast(tensor, 0)
         learner.average_gradients(average)
-
-
-@contextlib.contextmanager
-def _finish_iteration_on_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event: stopping in the middle of an iteration would leave the
-    networks out of step with each other. A second Ctrl-C stops at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handler(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-__all__ = ["HELD_OUT", "MEMORY", "Origin", "Unseen", "read_division", "recall", "recall_scan"]
+__all__ = [
+    "HELD_OUT",
+    "MEMORY",
+    "Origin",
+    "Unseen",
+    "read_division",
+    "recall",
+    "recall_scan",
+    "shape_of",
+]
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from damc.data import Division, Images, Reading, divide, heldout_split, load_images
+from damc.disk import read_sealed, seal, write_atomically
 from damc.errors import BadInput, NoSplit
-from damc.files import write_atomically
 from damc.train.run import Run
 
 MEMORY = "data.json"
@@ -113,8 +123,8 @@ class Origin:
             memory["scan"] = scan.table
         if division is not None:
             lists = {"held_out": list(division.held_out), "train": list(division.train)}
-            write_atomically(Path(folder) / HELD_OUT, json.dumps(lists) + "\n")
-        write_atomically(Path(folder) / MEMORY, json.dumps(memory, indent=2) + "\n")
+            write_atomically(Path(folder) / HELD_OUT, seal(lists))
+        write_atomically(Path(folder) / MEMORY, seal(memory, indent=2))
 
     @cached_property
     def _parts(self) -> tuple[Images, Unseen, Division | None]:
@@ -173,17 +183,33 @@ def recall(run: Run, root: Path | None = None) -> Origin | None:
     if not isinstance(data, dict) or not isinstance(networks, dict) or "resize" not in data:
         return None
     memory = _read(run.path / MEMORY)
+    if not memory:
+        warnings.warn(
+            f"{run.path / MEMORY}, which says where the images are, is missing: "
+            f"{data.get('name')} is tried",
+            stacklevel=2,
+        )
     known = memory.get("root")
-    c, h, w = networks["shape"]
+    heldout, resize = data.get("heldout"), data["resize"]
+    if not (isinstance(heldout, int | None) and isinstance(resize, bool)):
+        raise BadInput(f"{run.path} must say how its images were read, got {data!r:.60}")
     return Origin(
-        str(memory.get("source", data["name"])),
-        (c, h, w),
-        data["heldout"],
-        data["resize"],
-        root if root is not None or known is None else Path(known),
+        str(memory.get("source", data.get("name"))),
+        shape_of(run.path, networks),
+        heldout,
+        resize,
+        root if root is not None or known is None else Path(str(known)),
         *_how_read(run.path, data),
         read_division(run.path),
     )
+
+
+def shape_of(path: Path, networks: dict[str, Any]) -> tuple[int, int, int]:
+    """(C, H, W) of the images that the networks of a run's settings take."""
+    match networks.get("shape"):
+        case [int(c), int(h), int(w)]:
+            return c, h, w
+    raise BadInput(f"{path} must name the shape of its images, got {networks.get('shape')!r:.60}")
 
 
 def _how_read(path: Path, data: dict[str, Any]) -> tuple[Reading, float]:
@@ -213,16 +239,8 @@ def read_division(folder: str | Path) -> Division | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a file of the run folder; empty if there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        memory = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged: it is not JSON") from error
-    if not isinstance(memory, dict):
-        raise BadInput(f"{path} is damaged: it must be an object")
-    return memory
+    """The content of a sealed file of the run folder; empty if there is none."""
+    return read_sealed(path) if path.exists() or path.is_symlink() else {}
 
 
 def _digest(division: Division) -> str:

@@ -2,15 +2,16 @@
 
 ```
 RUN/config.json                                   the settings, and the format version
-RUN/metrics.jsonl                                 one JSON record a line
+RUN/metrics.jsonl, RUN/metrics.seal               one JSON record a line, and their digest
 RUN/checkpoints/00001234/weights.safetensors      the networks
 RUN/checkpoints/00001234/resume.safetensors       the tensors of the resume state
 RUN/checkpoints/00001234/resume.json              the rest of it, and the digests of both files
 RUN/lock, RUN/lock.pid                            held while a process trains, and its number
 ```
-Everything is written as `damc.files` writes, so a process that is killed at any moment leaves a
-folder that resumes. `torch.save` is not used because it pickles, and a run folder may come from
-somebody else.
+Everything is written as `damc.disk` writes, so a process that is killed at any moment leaves a
+folder that resumes. The JSON files are sealed: each holds its own digest, and `resume.json` those
+of the tensors and the settings, so that nothing that was changed since is used unnoticed.
+`torch.save` is not used because it pickles, and a run folder may come from somebody else.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import re
 import shutil
@@ -26,28 +26,21 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from damc import files
+from damc import disk
 from damc.errors import BadInput
-from damc.files import load_weights, pack, unpack
+from damc.train import checkpoint, records
+from damc.train.checkpoint import Checkpoint, Damaged
 
-__all__ = ["FORMAT", "Checkpoint", "Run", "load_weights", "pack", "unpack"]
+__all__ = ["FORMAT", "Checkpoint", "Run"]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout above; a folder of another version is refused, not guessed at."""
-
-
-class Checkpoint(NamedTuple):
-    """What `Run.load` gives back."""
-
-    iteration: int
-    weights: dict[str, Tensor]
-    resume: Any
 
 
 class Run:
@@ -64,13 +57,15 @@ class Run:
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> Run:
         """Make the folder, or open it if it already holds a run with these very settings."""
         path = Path(path)
-        if "format" in config or "damc" in config:
-            raise BadInput("the settings 'format' and 'damc' belong to the run folder itself")
+        if {"format", "damc", "seal"} & {*config}:
+            raise BadInput(
+                "the settings 'format', 'damc' and 'seal' belong to the run folder itself"
+            )
         try:
             plain = json.loads(json.dumps(dict(config), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise BadInput(f"the settings of a run are plain JSON values: {error}") from error
-        with files.on_disk("read", path):
+        with disk.on_disk("read", path):
             present = {item.name for item in path.iterdir()} if path.is_dir() else set()
         if "config.json" in present:
             run = cls.open(path)
@@ -84,7 +79,7 @@ class Run:
         if present & {"checkpoints", "metrics.jsonl"}:
             raise BadInput(f"{path} holds training output without a config.json: give a new folder")
         head = {"format": FORMAT, "damc": _version()}
-        files.write_atomically(path / "config.json", json.dumps(head | plain, indent=2) + "\n")
+        disk.write_atomically(path / "config.json", disk.seal(head | plain, indent=2))
         return cls(path, plain)
 
     @classmethod
@@ -92,25 +87,27 @@ class Run:
         """Open a folder that `create` made."""
         path = Path(path)
         file = path / "config.json"
-        with files.on_disk("read", file):
+        with disk.on_disk("read", file):
             if not path.is_dir():
                 raise BadInput(f"there is no folder {path}: give a run folder")
-            if not file.is_file():
+            if not file.exists():
                 raise BadInput(f"{path} is not a run folder: it has no config.json")
-            text = file.read_bytes()
-        try:
-            config = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadInput(f"{file} is damaged: it is not JSON") from error
-        if not isinstance(config, dict) or "format" not in config:
+        text = disk.read(file)
+        head = disk.parse(text, file)
+        if "format" not in head:
             raise BadInput(f"{path} is not a damc run folder: its config.json names no format")
-        written_by = config.pop("damc", "unknown")
-        version = config.pop("format")
-        if version != FORMAT:
+        if head["format"] != FORMAT:  # before the digest, which other formats may not have
+            written_by = f"damc {head.get('damc', 'unknown')!s:.20}"
             raise BadInput(
-                f"{path} has run format {version!r}, written by damc {written_by}, "
+                f"{path} has run format {head['format']!r:.20}, written by {written_by}, "
                 f"but this is damc {_version()}, which reads format {FORMAT}"
             )
+        config = disk.unseal(text, file)
+        for key in ("format", "damc"):
+            config.pop(key, None)
+        for key in {"config", "data", "training"} & {*config}:
+            if not isinstance(config[key], dict):
+                raise BadInput(f"{file} must have settings under {key!r}, got {config[key]!r:.20}")
         return cls(path, config)
 
     @contextmanager
@@ -118,7 +115,9 @@ class Run:
         """Hold the folder for training, and clear away what a killed process left behind."""
         # The number stands in a file of its own: Windows lets nobody read a locked one.
         lock, holder = FileLock(self.path / "lock"), self.path / "lock.pid"
-        with files.on_disk("write in", self.path):
+        with disk.on_disk("write in", self.path):
+            # A link, or a pipe, which would block; FileLock itself would empty what it opens.
+            disk.open_plain(self.path / "lock", "ab").close()
             try:
                 lock.acquire(blocking=False)
             except Timeout:
@@ -126,8 +125,8 @@ class Run:
                     f"{self.path} is being trained by process {_first_line(holder)}"
                 ) from None
         try:
-            files.write_atomically(holder, f"{os.getpid()}\n")
-            with files.on_disk("write in", self.path):
+            disk.write_atomically(holder, f"{os.getpid()}\n")
+            with disk.on_disk("write in", self.path):
                 self._clear_leftovers()
             yield
         finally:
@@ -139,6 +138,8 @@ class Run:
         self, iteration: int, weights: Mapping[str, Tensor], resume: Any, *, keep: int = 3
     ) -> Path:
         """Write a checkpoint, then remove all but the newest `keep`. Call it under `lock()`.
+
+        The metrics so far reach the disk before it does.
 
         A full or unwritable disk raises `BadInput` and leaves the checkpoints that were there.
 
@@ -156,32 +157,25 @@ class Run:
         # the resume after `load` fell back, and the damaged one has to go.
         damaged = [later for later in self.checkpoints() if later > iteration]
         for later in damaged:
-            if isinstance(self._read(later, None), Checkpoint):
+            if self._intact(later):
                 raise BadInput(
                     f"{self.path} already holds iteration {later}, later than {iteration}: "
                     "load it before training on, or give a new folder"
                 )
-        tensors, state = pack(resume)
-        blobs = {
-            "weights.safetensors": files.to_safetensors(weights),
-            "resume.safetensors": files.to_safetensors(tensors),
-        }
-        digests = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
-        record = {"iteration": iteration, "sha256": digests, "state": state}
-        blobs["resume.json"] = json.dumps(record, allow_nan=False).encode()
-
+        blobs = checkpoint.contents(iteration, weights, resume, settings=self._settings())
+        records.sync(self._metrics)
         root = self.path / "checkpoints"
         target = root / f"{iteration:08d}"
         replaced = target.with_suffix(".old")
-        temporary = files.temporary_beside(target)
-        with files.on_disk("write in", self.path):
+        temporary = disk.temporary_beside(target)
+        with disk.on_disk("write in", self.path):
             root.mkdir(exist_ok=True)
-            files.sync_folder(self.path)
+            disk.sync_folder(self.path)
             try:
                 temporary.mkdir()
                 for name, blob in blobs.items():
-                    files.write_synced(temporary / name, blob)
-                files.sync_folder(temporary)
+                    disk.write_synced(temporary / name, blob)
+                disk.sync_folder(temporary)
                 if target.exists():
                     # A folder cannot be renamed onto a full one; `_folders` still finds the old
                     # one under this name if we are killed between the two renames.
@@ -192,7 +186,8 @@ class Run:
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-            files.sync_folder(root)
+            disk.sync_folder(root)
+            records.remember(self._metrics, iteration)
             older = [earlier for earlier in self.checkpoints() if earlier < iteration]
             extra = older[: max(0, len(older) - keep + 1)] + damaged
             for folder in [self._folders()[number] for number in extra]:
@@ -202,7 +197,7 @@ class Run:
         return target
 
     def checkpoints(self) -> list[int]:
-        """Iterations of the complete checkpoints, oldest first."""
+        """Iterations of the checkpoints, oldest first; `load` finds out which are intact."""
         return sorted(self._folders())
 
     def load(
@@ -220,89 +215,84 @@ class Run:
             if iteration not in found:
                 raise BadInput(f"{self.path} has no checkpoint {iteration}: it has {found}")
             found = [iteration]
+        lost = records.remembered(self._metrics)
+        if iteration is None and found and lost > found[-1]:
+            warnings.warn(
+                f"checkpoint {lost} of {self.path} is missing; the one before it is used",
+                stacklevel=2,
+            )
         for number in reversed(found):
-            checkpoint = self._read(number, device)
-            if isinstance(checkpoint, Checkpoint):
-                return checkpoint
-            sentence = f"checkpoint {number} of {self.path} is damaged: {checkpoint}"
-            if iteration is not None:
-                raise BadInput(sentence)
+            try:
+                return self._read(number, device)
+            except Damaged as error:
+                sentence = f"checkpoint {number} of {self.path} is damaged: {error}"
+                if iteration is not None:
+                    raise BadInput(sentence) from error
             warnings.warn(f"{sentence}; the one before it is used", stacklevel=2)
         what = "only damaged checkpoints" if found else "no checkpoint yet"
         raise BadInput(f"there is nothing to load: {self.path} has {what}")
 
+    def begun(self) -> bool:
+        """Whether there is something to go on with; `BadInput` if there was, and is lost."""
+        lost = records.remembered(self._metrics)
+        if not self.checkpoints() and lost:
+            raise BadInput(f"{self.path} must have its checkpoint {lost}, which is missing")
+        return bool(self.checkpoints())
+
     def log(self, record: Mapping[str, float | int | str]) -> None:
         """Append a line to `metrics.jsonl`. JSON has no infinities: they become null."""
-        path = self.path / "metrics.jsonl"
-        with files.on_disk("write in", self.path):
-            with path.open("a+b") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(0, end - 1))
-                torn = end > 0 and file.read(1) != b"\n"
-            if torn:
-                # A killed process stopped inside a line; appending to it would lose ours as well.
-                self._write_metrics(self.metrics())
-            with path.open("ab") as file:
-                file.write(_line(record))
+        records.append(self._metrics, record)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of `metrics.jsonl`, without the last line if a crash tore it."""
-        path = self.path / "metrics.jsonl"
-        with files.on_disk("read", path):
-            lines = path.read_bytes().split(b"\n") if path.exists() else []
-        records = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                record = json.loads(line) if line.strip() else None
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
-                records.append(record)
-            elif line.strip() and number < len(lines):
-                warnings.warn(f"line {number} of {path} is no record: left out", stacklevel=2)
-        return records
+        """The records of `metrics.jsonl`, without the last line if a crash tore it.
+
+        Warns if they are not those that the last checkpoint met.
+        """
+        found = records.read(self._metrics)
+        if found and self.checkpoints() and not self._metrics.with_suffix(".seal").exists():
+            warnings.warn(f"{self._metrics} has lost the digest beside it", stacklevel=2)
+        return found
 
     def truncate_metrics(self, iteration: int) -> None:
         """Forget what was logged after `iteration`: a resumed run logs it again."""
-        records = self.metrics()
-        self._write_metrics([r for r in records if (r.get("iteration") or 0) <= iteration])
+        records.cut(self._metrics, iteration)
 
     def write(self, name: str, data: bytes | str) -> Path:
         """Write any other file of the run, such as `"samples/00001000.png"`, atomically."""
         path = self.path / name
         if not path.resolve().is_relative_to(self.path.resolve()):
             raise BadInput(f"{name!r} leads out of the run folder {self.path}")
-        return files.write_atomically(path, data)
+        return disk.write_atomically(path, data)
 
-    def _write_metrics(self, records: list[dict[str, Any]]) -> None:
-        files.write_atomically(self.path / "metrics.jsonl", b"".join(map(_line, records)))
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _settings(self) -> str:
+        """The digest of the settings, which ties a checkpoint to its run."""
+        return hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()
 
     def _folders(self) -> dict[int, Path]:
-        """Complete checkpoints; a replaced one (`.old`) counts while its successor is missing."""
+        """Checkpoints; a replaced one (`.old`) counts while its successor is missing."""
         found: dict[int, Path] = {}
         for folder in sorted((self.path / "checkpoints").glob("[0-9]*"), reverse=True):
             name = re.fullmatch(r"(\d{8,})(\.old)?", folder.name)
-            if name and all(map(Path.is_file, [folder / file for file in _FILES])):
+            if name:
                 found[int(name[1])] = folder  # "00000001" comes after "00000001.old" and wins
         return found
 
-    def _read(self, iteration: int, device: torch.device | str | None) -> Checkpoint | str:
-        """The checkpoint, or what is wrong with it."""
+    def _read(self, iteration: int, device: torch.device | str | None = None) -> Checkpoint:
+        return checkpoint.read(self._folders()[iteration], iteration, self._settings(), device)
+
+    def _intact(self, iteration: int) -> bool:
         try:
-            folder = self._folders()[iteration]
-            record = json.loads((folder / "resume.json").read_bytes())
-            for name in _TENSOR_FILES:
-                with (folder / name).open("rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != record["sha256"][name]:
-                        return f"{name} is not what was saved"
-            weights = load_weights(folder / "weights.safetensors", device)
-            resume = unpack(load_weights(folder / "resume.safetensors"), record["state"])
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            return f"{type(error).__name__}: {error}"
-        return Checkpoint(iteration, weights, resume)
+            self._read(iteration)
+        except Damaged:
+            return False
+        return True
 
     def _clear_leftovers(self) -> None:
-        for leftover in [*self.path.rglob(f"{files.TEMPORARY}*")]:
+        for leftover in [*self.path.rglob(f"{disk.TEMPORARY}*")]:
             if leftover.is_dir():
                 shutil.rmtree(leftover)
             else:
@@ -314,27 +304,18 @@ class Run:
                 old.rename(old.with_suffix(""))
 
 
-_TENSOR_FILES = ("weights.safetensors", "resume.safetensors")
-_FILES = (*_TENSOR_FILES, "resume.json")
-
-
 def _discard(folder: Path) -> None:
     """Remove a checkpoint in one rename, so that it is never seen half removed."""
-    trash = files.temporary_beside(folder)
+    trash = disk.temporary_beside(folder)
     folder.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)  # what stays is cleared at the next `lock`
 
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip() or "unknown"
-    except OSError:
+        return disk.read(path, 20).decode(errors="replace").strip() or "unknown"
+    except BadInput:
         return "unknown"
-
-
-def _line(record: Mapping[str, Any]) -> bytes:
-    lost = {k: None for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)}
-    return json.dumps({**record, **lost}).encode() + b"\n"
 
 
 def _difference(a: Any, b: Any) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["ENOUGH", "GO_ON", "STOP", "Trainer"]
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from damc.train.callbacks import Callback, Progress, StopTraining
 from damc.train.devices import Place
 from damc.train.loggers import Logger, grid
 from damc.train.run import Run
+from damc.train.watch import Watch
 
 GO_ON, ENOUGH, STOP = range(3)
 """What a process says after an iteration: nothing, a callback wants to end, Ctrl-C."""
@@ -44,6 +46,7 @@ class Trainer:
         self.first: bool = place.global_rank == 0
         self.generator = torch.Generator(place.device)
         self.callbacks, self.loggers = callbacks, loggers
+        self.watch = Watch(learner)
         self._checked = False
         _set_training_mode(learner)
 
@@ -64,15 +67,17 @@ class Trainer:
         except Diverged as error:
             raise self._told(error, k) from error
 
-    def log(self, metrics: dict[str, Tensor]) -> dict[str, float]:
-        """The metrics as numbers, into the run folder; not finite is `Diverged`."""
+    def log(self, metrics: dict[str, Tensor], x: Tensor) -> dict[str, float]:
+        """The metrics as numbers, into the run folder; not finite, or nonsense, is `Diverged`."""
         k = self.learner.iteration
         try:
             values = self.learner.check(metrics)
+            faults = self.watch.look(x, values, last=k == self.iterations) if self.first else []
         except Diverged as error:
             raise self._told(error, k) from error
         seconds = round(time.monotonic() - self.started, 3)
-        record = {"iteration": k, "seconds": seconds, **values}
+        told = {"warning": "; ".join(faults)} if faults else {}
+        record: dict[str, Any] = {"iteration": k, "seconds": seconds, **values, **told}
         self.learner.history.append(record)
         if self.run is not None:
             self.run.log(record)
@@ -147,11 +152,10 @@ class Trainer:
 
     def _told(self, error: Diverged, k: int) -> Diverged:
         saved = self.run.checkpoints() if self.run is not None else []
-        where = (
-            "nothing was saved" if not saved else f"the last good state is iteration {saved[-1]}"
-        )
-        if saved and self.run is not None:
-            where += f" in {self.run.path}"
+        good = [number for number in saved if number <= self.watch.good_until()]
+        where = "no checkpoint is good" if saved else "nothing was saved"
+        if good and self.run is not None:
+            where = f"the last good state is iteration {good[-1]} in {self.run.path}"
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
 
 

@@ -96,7 +96,8 @@ def test_a_processor_that_refuses_bf16_is_named(monkeypatch: pytest.MonkeyPatch)
 
 SCRIPT = """
 import os, torch, damc
-from damc.files import to_safetensors, write_atomically
+from damc.disk import write_atomically
+from damc.files import to_safetensors
 
 torch.manual_seed(os.getpid())  # weights that the processes have to agree on first
 learner = damc.DAMC.from_preset("digits-small", posterior_steps=2, prior_steps=2)
@@ -126,3 +127,21 @@ def test_two_processes_train_one_run(
     checkpoint = Run.open(tmp_path / "run").load()
     assert checkpoint.iteration == 3
     assert all(torch.equal(one[name], checkpoint.weights[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "abc"}, r"\$RANK must be a whole number, got 'abc'"),
+        ({"WORLD_SIZE": "x"}, r"\$WORLD_SIZE must be a whole number, got 'x'"),
+        ({"LOCAL_RANK": "-1"}, r"\$LOCAL_RANK must be a whole number, got '-1'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, r"\$RANK must be below \$WORLD_SIZE, 2, got 2"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match=words):
+        open_place("cpu", 1, "32-true")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import damc.train.run
+from damc.disk import TEMPORARY
 from damc.errors import BadInput
-from damc.files import TEMPORARY
 from damc.train.run import FORMAT, Run
 
 CONFIG: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_settings_that_json_cannot_hold_are_refused(tmp_path: Path) -> None:
         (b'{"format": 1, "pre', "is not JSON"),
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b"[1]", "not a damc run folder"),
+        (b"[1]", "is not a JSON object"),
         (b'{"preset": "mnist"}', "not a damc run folder"),
         (b'{"format": 99, "damc": "9.1"}', "has run format 99, written by damc 9.1, but this is"),
         (b'{"format": 1, "damc": "0.1.0"}', "has run format 1, written by damc 0.1.0, but this is"),
@@ -284,12 +284,14 @@ def test_only_damaged_checkpoints_are_one_clear_error(tmp_path: Path) -> None:
         run.load()
 
 
-def test_an_incomplete_checkpoint_does_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["resume.json", "resume.safetensors", "weights.safetensors"])
+def test_an_incomplete_checkpoint_is_told_and_passed_over(tmp_path: Path, file: str) -> None:
     run = Run.create(tmp_path, CONFIG)
     save(run, 1)
     save(run, 2)
-    (tmp_path / "checkpoints" / "00000002" / "resume.json").unlink()
-    assert run.checkpoints() == [1]
+    (tmp_path / "checkpoints" / "00000002" / file).unlink()
+    with pytest.warns(UserWarning, match=r"checkpoint 2 .* is damaged: could not read"):
+        assert values_of(run) == (1, 1.0, 1.0)
     save(run, 2)
     assert values_of(run) == (2, 2.0, 2.0)
 
@@ -393,7 +395,7 @@ def test_a_lock_that_is_a_link_harms_nothing(tmp_path: Path) -> None:
     ours = tmp_path / "ours.txt"
     ours.write_text("precious")
     (run.path / "lock").symlink_to(ours)
-    with pytest.raises(BadInput, match="could not write in"), run.lock():
+    with pytest.raises(BadInput, match="must be a plain file, got a symbolic link"), run.lock():
         pass
     (run.path / "lock").unlink()
     (run.path / "lock.pid").symlink_to(ours)
@@ -582,4 +584,8 @@ run = Run.open({str(tmp_path)!r})
         for folder, mode in modes.items():
             folder.chmod(mode)
     assert values_of(run) == (1, 1.0, 1.0)
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["checkpoints", "config.json"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "metrics.seal",
+    ]
