@@ -1,4 +1,4 @@
-"""How things go wrong: the input is not what was wanted, or the numbers blew up."""
+"""How things go wrong: the input is not what it must be, or the numbers blew up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["BadInput", "Diverged", "NoSplit", "Unable"]
 
 
 class BadInput(ValueError):
-    """What was given is not what is wanted; the message is one sentence that says both."""
+    """What was given is not what it must be; the message is one sentence that says both."""
 
 
 class Unable(BadInput, NotImplementedError):

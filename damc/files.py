@@ -36,7 +36,7 @@ def load_weights(path: str | Path, device: torch.device | str | None = None) -> 
                 what = "a pickle or zip archive (.pt, .pth, .ckpt), which damc never opens"
             else:
                 what = f"truncated or another kind of file ({error})"
-            raise BadInput(f"{path} is {what}: a safetensors file is wanted") from error
+            raise BadInput(f"{path} must be a safetensors file, got {what}") from error
 
 
 def to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
