@@ -68,8 +68,8 @@ def find_folder(source: str | Path, *, revision: str | None = None) -> Path:
     if "/" in name or "\\" in name:
         return path  # whoever opens it says that it is not there
     raise BadInput(
-        "source must be a run folder, a packaged model or 'owner/name' on the Hub, got "
-        f"{name!r}; packaged are {', '.join(packaged_names()) or 'none'}"
+        f"there is no folder {name}: source must be a run folder, a packaged model "
+        f"({', '.join(packaged_names()) or 'none'}) or 'owner/name' on the Hub"
     )
 
 

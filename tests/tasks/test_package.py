@@ -108,5 +108,5 @@ def test_a_packaged_model_is_sampled_by_name(
 
 
 def test_a_name_that_is_nothing_is_said() -> None:
-    with pytest.raises(BadInput, match=r"got 'digits-smal'; packaged are .*digits-small"):
+    with pytest.raises(BadInput, match=r"no folder digits-smal: .*packaged model \(.*digits-small"):
         damc.load("digits-smal")
