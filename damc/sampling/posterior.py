@@ -23,7 +23,7 @@ from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
 from damc.sampling.draws import Draws
 from damc.sampling.observations import Conditional, as_observation
-from damc.sampling.pareto import effective_size, pareto_smoothed
+from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
 _BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
@@ -138,12 +138,10 @@ class AmortizedPosterior:
         )
         assert found.state.log_prob is not None
         raw = found.state.log_prob - log_q.double() + float(self.whiten.log_scale(factor))
-        smoothed, found.k = pareto_smoothed(raw)
-        n = len(raw)
-        log_mean = float(smoothed.logsumexp(0)) - math.log(n)
-        found.evidence = (float(raw.max()) + log_mean, 1 / math.sqrt(effective_size(smoothed)))
-        found.log_weights = smoothed - log_mean
-        found.checks |= {"pareto k": found.k, "effective share": effective_size(smoothed) / n}
+        weighed = weights(raw)
+        found.k, found.log_weights = weighed.k_hat, weighed.log_weights
+        found.evidence = (weighed.log_evidence, weighed.log_evidence_error)
+        found.checks |= {"pareto k": found.k, "effective share": weighed.ess / len(raw)}
 
     @cached_property
     def _reference(self) -> Reference:
@@ -214,9 +212,9 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
     """Moves the draws until a further block of moves, as long as all before, changes nothing."""
     state, n = found.state, len(found.proposed)
     assert state.log_prob is not None and state.grad is not None
-    weights = torch.where(state.log_prob > -math.inf, found.log_weights, -math.inf)
-    found.ess = effective_size(weights)
-    index = resample(weights[None], generator)[0]
+    log_weights = torch.where(state.log_prob > -math.inf, found.log_weights, -math.inf)
+    found.ess = effective_size(log_weights)
+    index = resample(log_weights[None], generator)[0]
     state = State(state.z[index], state.log_prob[index], state.grad[index])
     found.log_weights = torch.zeros_like(found.log_weights)
     d = state.z.shape[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Weights", "smooth", "weights"]
+__all__ = ["Weights", "effective_size", "smooth", "weights"]
 
 import math
 from dataclasses import dataclass
@@ -47,8 +47,7 @@ def weights(log_ratio: Tensor, exact: Tensor | None = None) -> Weights:
     smoothed, k_hat = smooth(log_ratio)
     n = len(smoothed)
     total = smoothed.logsumexp(0)
-    share = (smoothed - total).exp()
-    ess = float(1 / share.square().sum())
+    ess = effective_size(smoothed)
     return Weights(
         smoothed - total + math.log(n),
         k_hat,
@@ -58,6 +57,12 @@ def weights(log_ratio: Tensor, exact: Tensor | None = None) -> Weights:
         float(log_ratio.mean()),
         math.nan if exact is None else float(exact.mean()),
     )
+
+
+def effective_size(log_weights: Tensor) -> float:
+    """(sum w)^2 / sum w^2: how many equal weights they are worth."""
+    shares = torch.softmax(log_weights, 0)
+    return float(1 / shares.square().sum())
 
 
 def smooth(log_weights: Tensor) -> tuple[Tensor, float]:
