@@ -27,6 +27,7 @@ _STYLE = """
 .damc-table th, .damc-table td { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0; }
 .damc-marked td { font-weight: 600; }
 .damc-failure { color: #b3261e; font-weight: 600; }
+.damc-picture img { padding-top: 2.2rem; } /* below its label */
 .damc-note progress { width: 8rem; vertical-align: middle; }
 """
 _FONT = ("system-ui", "sans-serif")  # none that a browser would have to fetch from elsewhere
@@ -329,7 +330,14 @@ def _picture(label: str) -> Any:
     import gradio as gr
 
     buttons = ["download", "fullscreen"]
-    return gr.Image(label=label, format="png", interactive=False, buttons=buttons, alt_text=label)
+    return gr.Image(
+        label=label,
+        format="png",
+        interactive=False,
+        buttons=buttons,
+        alt_text=label,
+        elem_classes="damc-picture",
+    )
 
 
 def _ink(pad: Any) -> Any:
