@@ -27,7 +27,7 @@ def _pictures(page: Any, label: str) -> Any:
 
 
 def _upload(page: Any, where: Any, files: Any) -> None:
-    with page.expect_response(lambda answer: "/upload" in answer.url):
+    with page.expect_response(lambda answer: "/upload?" in answer.url):
         where.set_input_files(files)
     page.wait_for_timeout(1500)  # the page takes note of what the server has
 
