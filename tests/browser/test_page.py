@@ -133,8 +133,7 @@ def test_hostile_expressions_are_refused_in_words(page: Any, text: str, said: st
     _tab(page, "Density")
     page.get_by_label("log p(x, y)").fill(text)
     page.get_by_role("button", name="Sample it").click()
-    page.get_by_text("Refused").first.wait_for()
-    assert said in page.get_by_test_id("toast-body").first.inner_text()
+    page.get_by_text(said).first.wait_for()
     page.get_by_label("log p(x, y)").fill("-x^2 - y^2")  # and the page goes on
     page.get_by_role("button", name="Sample it").click()
     page.get_by_text("annealing").first.wait_for()
@@ -147,13 +146,14 @@ def test_hostile_uploads_are_refused_in_words(page: Any, tmp_path: Path) -> None
     with large.open("wb") as file:
         file.truncate(200 * 2**20)
     huge = huge_png(tmp_path / "huge.png")
-    for path, said in ((huge, "huge.png"), (fake, "model.png is not a readable picture")):
+    for path, said in (
+        (huge, "huge.png is not a readable picture"),
+        (fake, "model.png is not a readable picture"),
+    ):
         chosen = page.get_by_role("tabpanel").locator("input[type=file]:not([webkitdirectory])")
         _upload(page, chosen.last, str(path))
         page.get_by_role("button", name="Reconstruct the picture").click()
-        page.get_by_text("Refused").first.wait_for()
-        assert said in page.get_by_test_id("toast-body").last.inner_text()
-        page.get_by_test_id("toast-close").last.click()
+        page.get_by_text(said).last.wait_for()
         page.get_by_label("Clear").or_(page.get_by_label("Remove this file")).first.click()
     chosen = page.get_by_role("tabpanel").locator("input[type=file]:not([webkitdirectory])")
     chosen.last.set_input_files(str(large))
