@@ -92,7 +92,8 @@ def test_a_folder_is_fitted_and_an_odd_picture_found(page: Any, tmp_path: Path) 
     page.get_by_text("fitted to 24 pictures of 1x16x16 numbers").wait_for()
     _upload(page, inputs.last, [str(tmp_path / "odd.png"), str(folder / "00.png")])
     page.get_by_role("button", name="Score").click()
-    page.get_by_text("1 of 2 score above the threshold").wait_for()
+    page.get_by_text("of 2 score above the threshold").wait_for()
+    assert page.locator(".damc-table td").first.inner_text() == "odd.png"
 
 
 def test_the_example_finds_digits_that_are_no_sevens(page: Any) -> None:
