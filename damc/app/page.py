@@ -27,6 +27,7 @@ _STYLE = """
 .damc-table th, .damc-table td { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0; }
 .damc-marked td { font-weight: 600; }
 .damc-failure { color: #b3261e; font-weight: 600; }
+.damc-picture img { padding-top: 2.2rem; } /* below its label */
 .damc-note progress { width: 8rem; vertical-align: middle; }
 """
 _FONT = ("system-ui", "sans-serif")  # none that a browser would have to fetch from elsewhere
@@ -80,7 +81,7 @@ def build(models: Models) -> Any:
     """The page, as gradio's `Blocks`."""
     import gradio as gr
 
-    jobs = Jobs()
+    jobs, detectors = Jobs(), dict[str, Any]()
     with gr.Blocks(title="damc", delete_cache=(1800, 3600), analytics_enabled=False) as page:
         gr.Markdown(
             "# damc\nSampling and learning with diffusion-amortized MCMC: a short Markov chain "
@@ -93,10 +94,10 @@ def build(models: Models) -> Any:
             with gr.Tab("Reconstruct"):
                 _reconstruct_tab(models)
             with gr.Tab("Anomalies"):
-                _anomalies_tab(jobs)
+                _anomalies_tab(jobs, detectors)
             with gr.Tab("Density"):
                 _density_tab(jobs)
-        page.unload(_forget(jobs))
+        page.unload(_forget(jobs, detectors))
     return page
 
 
@@ -206,7 +207,8 @@ def _reconstruct_tab(models: Models) -> None:
     chosen.click(_handler(picture), [model, file, invert, n, steps, seed], [three, many, said])
 
 
-def _anomalies_tab(jobs: Jobs) -> None:
+def _anomalies_tab(jobs: Jobs, detectors: dict[str, Any]) -> None:
+    """`detectors` holds the one that each browser tab has fitted, by the tab's name."""
     import gradio as gr
 
     gr.Markdown(
@@ -215,7 +217,6 @@ def _anomalies_tab(jobs: Jobs) -> None:
         f"{MOST_BYTES / 2**20:g} MB each; they stay on this machine and are deleted after an hour. "
         "*Example* fits a detector to handwritten sevens and scores other digits."
     )
-    detector = gr.State(None)
     with gr.Row():
         with gr.Column():
             folder = gr.File(label="Folder of normal pictures", file_count="directory", height=160)
@@ -246,42 +247,44 @@ def _anomalies_tab(jobs: Jobs) -> None:
         picture = sheet(torch.cat(rows), min(8, len(order)))
         return picture, words.scores_table(found.detection, fitted.false_alarms_)
 
-    def fitting(tab: str, paths: Any, share: float) -> Iterator[tuple[Any, str, Any, str]]:
+    def fitting(tab: str, paths: Any, share: float) -> Iterator[tuple[str, Any, str]]:
         def work(job: Job) -> None:
             fitted = anomalies.fit_detector(
                 list(paths or ()), job, quantile=float(share), progress=_teller(job)
             )
             job.say(fitted)
 
-        yield from told(jobs.start(tab), work)
+        yield from told(tab, work)
 
-    def trying(tab: str, share: float) -> Iterator[tuple[Any, str, Any, str]]:
+    def trying(tab: str, share: float) -> Iterator[tuple[str, Any, str]]:
         def work(job: Job) -> None:
             job.say(anomalies.example(job, quantile=float(share), progress=_teller(job)))
 
-        yield from told(jobs.start(tab), work)
+        yield from told(tab, work)
 
-    def told(job: Job, work: Callable[[Job], None]) -> Iterator[tuple[Any, str, Any, str]]:
-        for found in job.watch(work):
+    def told(tab: str, work: Callable[[Job], None]) -> Iterator[tuple[str, Any, str]]:
+        for found in jobs.start(tab).watch(work):
             if isinstance(found, str):
-                yield gr.skip(), found, gr.skip(), gr.skip()
+                yield found, gr.skip(), gr.skip()
                 continue
             fitted, others = found if isinstance(found, tuple) else (found, [])
+            detectors[tab] = fitted
             text = words.paragraph(
                 f"fitted to {len(fitted.decision_scores_):,} pictures of "
                 f"{'x'.join(map(str, fitted.scaling_.shape))} numbers; threshold "
                 f"{fitted.threshold_:.3f}"
             )
             ends = show(anomalies.score(fitted, others), fitted) if others else (None, "")
-            yield fitted, text, *ends
+            yield text, *ends
 
-    def scoring(tab: str, fitted: Any, paths: Any) -> tuple[Any, str]:
+    def scoring(tab: str, paths: Any) -> tuple[Any, str]:
+        fitted = detectors.get(tab)
         return show(anomalies.score(fitted, list(paths or ())), fitted)
 
-    outputs = [detector, said, shown, listed]
+    outputs = [said, shown, listed]
     fit.click(_stream(fitting), [folder, share], outputs)
     example.click(_stream(trying), [share], outputs)
-    score.click(_handler(scoring), [detector, files], [shown, listed])
+    score.click(_handler(scoring), [files], [shown, listed])
     stop.click(_stop(jobs), None, said, queue=False)
 
 
@@ -329,7 +332,14 @@ def _picture(label: str) -> Any:
     import gradio as gr
 
     buttons = ["download", "fullscreen"]
-    return gr.Image(label=label, format="png", interactive=False, buttons=buttons, alt_text=label)
+    return gr.Image(
+        label=label,
+        format="png",
+        interactive=False,
+        buttons=buttons,
+        alt_text=label,
+        elem_classes="damc-picture",
+    )
 
 
 def _ink(pad: Any) -> Any:
@@ -354,9 +364,10 @@ def _stop(jobs: Jobs) -> Any:
     return _handler(stop)
 
 
-def _forget(jobs: Jobs) -> Any:
+def _forget(jobs: Jobs, detectors: dict[str, Any]) -> Any:
     def forget(tab: str) -> None:
         jobs.stop(tab)
+        detectors.pop(tab, None)
 
     return _handler(forget)
 
@@ -394,5 +405,5 @@ def _stream(function: Callable[..., Iterator[Any]]) -> Any:
 def _as_words(error: Exception) -> Exception:
     import gradio as gr
 
-    found: Exception = gr.Error(html.escape(str(error)), title="Refused", print_exception=False)
+    found: Exception = gr.Error(html.escape(str(error)), print_exception=False)
     return found
