@@ -165,7 +165,7 @@ def test_a_foreign_file_is_refused_in_one_sentence(tmp_path: Path, content: byte
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.safetensors", tmp_path):
-        with pytest.raises(BadInput, match="there is no weights file"):
+        with pytest.raises(BadInput, match="got no file at"):
             load_weights(path)
 
 

@@ -153,6 +153,7 @@ class DAMC(Learner):
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
     copies: ClassVar[Mapping[str, str]] = {"target": "amortizer"}
+    scratch: ClassVar[tuple[str, ...]] = ("store",)
     with_energy: ClassVar[bool] = True
 
     def __init__(

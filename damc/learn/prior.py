@@ -18,8 +18,7 @@ class RefinedMixture(nn.Module):
     """z = m_k + L_k v with a component k ~ w and v ~ q(v | k), a diffusion model.
 
     The diffusion model predicts velocities and begins at v ~ N(0, I), so that q(z) begins as the
-    mixture, and learns what that misses. Until it is fitted it is N(0, I). Of several processes
-    each fits the samples of its own images, and a run folder keeps those of the first.
+    mixture, and learns what that misses. Until it is fitted it is N(0, I).
 
     Args:
         latent_dim: d.

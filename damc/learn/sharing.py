@@ -28,12 +28,14 @@ class Shared(nn.Module):
         name: of the method.
         copies: submodules that follow another one, such as an EMA copy: training needs them, and
             a published model does not.
+        scratch: submodules that only training needs, such as stored samples.
         iteration: learning updates done.
         provenance: how it was trained, plain values: data, settings, command, results.
     """
 
     name: ClassVar[str]
     copies: ClassVar[Mapping[str, str]] = {}
+    scratch: ClassVar[tuple[str, ...]] = ()
     iteration: int
 
     def __init__(self) -> None:
@@ -102,14 +104,17 @@ class Shared(nn.Module):
             return upload(folder, repository, private=private, message=message, token=token)
 
     def published_state(self) -> dict[str, Tensor]:
-        """The weights without those of `copies`."""
-        left_out = tuple(f"{name}." for name in self.copies)
+        """The weights without those of `copies` and `scratch`."""
+        left_out = tuple(f"{name}." for name in (*self.copies, *self.scratch))
         state: dict[str, Tensor] = self.state_dict()
         return {k: t for k, t in state.items() if not left_out or not k.startswith(left_out)}
 
     def load_published(self, state: Mapping[str, Tensor]) -> None:
         """Takes the weights of `published_state`; the copies start where the others are."""
-        full = dict(state)
+        own = tuple(f"{name}." for name in self.scratch)
+        full = {k: t for k, t in self.state_dict().items() if own and k.startswith(own)} | dict(
+            state
+        )
         for copy, of in self.copies.items():
             start = f"{of}."
             full |= {

@@ -141,8 +141,8 @@ class Store(nn.Module):
         self.register_buffer("written", torch.zeros((), dtype=torch.long))
 
     def add(self, z: Tensor) -> None:
-        """Stores points z ``(B, d)`` in place of the oldest."""
-        z = z.detach()[-len(self.points) :]
+        """Stores points z ``(B, d)`` in place of the oldest, those of all processes in each."""
+        z = _of_all_processes(z.detach())[-len(self.points) :]
         place = (self.written + torch.arange(len(z), device=z.device)) % len(self.points)
         self.points[place] = z.to(self.points)
         self.written += len(z)
@@ -152,6 +152,15 @@ class Store(nn.Module):
         share = torch.rand(n, generator=generator, device=self.points.device)
         known = self.written.clamp(max=len(self.points))
         return self.points[(share * known).long().clamp(max=len(self.points) - 1)]
+
+
+def _of_all_processes(z: Tensor) -> Tensor:
+    """Points ``(B, d)`` of every process, in order, so that each keeps the same store."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return z
+    parts = [torch.empty_like(z) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, z.contiguous())
+    return torch.cat(parts)
 
 
 def standard_normal(like: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:

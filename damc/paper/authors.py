@@ -111,14 +111,19 @@ def convert_checkpoint(
             "learner": learner.name,
             "preset": found.name,
             "config": learner.config,
-            "data": {"name": found.data, "shape": list(found.networks.shape), **origin.settings},
+            "data": {
+                "name": found.data,
+                "shape": list(found.networks.shape),
+                "heldout": heldout,
+                "resize": False,
+            },
             "training": {"batch": found.batch, "seed": 1, "flip": found.flip},
             "converted": source.name,
         },
     )
     with folder.lock():
         folder.save(learner.iteration, learner.state_dict(), learner.resume_state())
-    origin.remember(folder.path)
+    origin.remember(folder.path, looked=False)
     numbers = sum(
         t.numel()
         for place in NETWORKS.values()

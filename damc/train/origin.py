@@ -111,14 +111,19 @@ class Origin:
         other = replace(self, reading=replace(self.reading, ask=False), division=None, loaded=None)
         return [replace(other, source=str(path))._load("all") for path in paths]
 
-    def remember(self, folder: str | Path) -> None:
-        """Writes down in a run folder where the images are, and which are held out."""
+    def remember(self, folder: str | Path, *, looked: bool = True) -> None:
+        """Writes down in a run folder where the images are, and which are held out.
+
+        Args:
+            folder: the run folder.
+            looked: False for a run whose images need not be here, such as a converted one.
+        """
         path = Path(self.source).expanduser()
         memory: dict[str, Any] = {
             "source": str(path.resolve()) if path.exists() else self.source,
             "root": None if self.root is None else str(self.root.expanduser().resolve()),
         }
-        scan, division = self.train().scan, self.settled_division
+        scan, division = (self.train().scan, self.settled_division) if looked else (None, None)
         if scan is not None:
             memory["scan"] = scan.table
         if division is not None:

@@ -283,7 +283,9 @@ def test_an_energy_of_another_shape_is_refused_by_name(
     energy: nn.Module, name: str, got: str
 ) -> None:
     prior, z = EnergyPrior(energy), torch.randn(5, 3)
-    words = rf"energy {name} must give one number for each point.*\(5,\) or \(5, 1\), got {got}"
+    words = (
+        rf"energy {name} must give one number for each point.*\(5,\) or \(5, 1\), got shape {got}"
+    )
     for evaluate in (prior.log_prob, prior.energy_of, lambda z: Langevin(0.1, 1).run(z, prior)):
         with pytest.raises(BadInput, match=words):
             evaluate(z)

@@ -87,7 +87,7 @@ def test_a_decoder_is_found_in_a_file_or_refused(decoder: StyleDecoder, tmp_path
     save_file(encoder, tmp_path / "encoder.safetensors")
     with pytest.raises(BadInput, match="must have the key mapping"):
         open_source(tmp_path / "encoder.safetensors")
-    with pytest.raises(BadInput, match="no weights file"):
+    with pytest.raises(BadInput, match="got no file at"):
         open_source(tmp_path / "none.safetensors")
     Run.create(tmp_path / "run", {"learner": "vae"})
     with pytest.raises(BadInput, match=r"a run of damc train-gan or .*, got a run of vae"):

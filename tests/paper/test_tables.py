@@ -175,6 +175,7 @@ def test_minutes_are_planned_once_and_kept(tmp_path: Path) -> None:
         Budget()
 
 
+@pytest.mark.filterwarnings("ignore:iteration.*reconstructions are worse")  # nothing is learned
 def test_minutes_are_those_of_the_tables_first_cell(tmp_path: Path) -> None:
     """A machine that has become a thousand times slower since then gives no fewer iterations."""
     preset, images = find_preset("digits-small"), load_images("digits")

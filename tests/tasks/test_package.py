@@ -31,12 +31,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         learner, origin.train(), iterations=2, run=folder, preset="digits-small",
         origin=origin.settings, progress=False,
     )  # fmt: skip
+    origin.remember(folder)
     return folder
 
 
 def test_a_package_samples_as_the_run_does_but_for_rounding(run: Path, tmp_path: Path) -> None:
     done = package_run(Trained.open(run), tmp_path / "p", limit=20)
-    assert done.bits == 16 and done.bytes < 1.2e6
+    assert done.bits == 16 and done.bytes < 2.4e6
     assert done.results["mse, 16 bits"] == pytest.approx(done.results["mse, 32 bits"], rel=0.01)
     pair = [damc.load(folder) for folder in (run, tmp_path / "p")]
     drawn = [one.sample(8, generator=torch.Generator().manual_seed(0)) for one in pair]
@@ -50,8 +51,8 @@ def test_a_package_samples_as_the_run_does_but_for_rounding(run: Path, tmp_path:
 
 
 def test_a_model_that_is_too_large_takes_8_bits_or_is_refused(run: Path, tmp_path: Path) -> None:
-    done = package_run(Trained.open(run), tmp_path / "p", megabytes=0.7, limit=20)
-    assert done.bits == 8 and done.bytes < 0.7e6
+    done = package_run(Trained.open(run), tmp_path / "p", megabytes=1.4, limit=20)
+    assert done.bits == 8 and done.bytes < 1.4e6
     with pytest.raises(BadInput, match=r"must have at most 0.1 MB without a loss"):
         package_run(Trained.open(run), tmp_path / "q", megabytes=0.1, limit=20)
     assert not (tmp_path / "q").exists()
