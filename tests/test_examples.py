@@ -80,7 +80,14 @@ def _closes(line: str, marks: str) -> bool:
     return len(stripped) >= len(marks) and set(stripped) == {marks[0]}
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+SLOW = ("posteriors.md",)  # trains for a while
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in SLOW)) for p in DOCS],
+    ids=[p.name for p in DOCS],
+)
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_blocks(str(page), python_blocks(_text(page)))

@@ -12,7 +12,7 @@ from damc.data import load_images
 from damc.learn import find_method
 from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
-from damc.paper.quality import MEASURES, Quality, remark
+from damc.paper.quality import LIKELIHOODS, MEASURES, Quality, remark
 from damc.paper.table import Cell, Measure, Options, Table
 from damc.paper.training import Budget, train
 
@@ -88,6 +88,7 @@ class Generation(TrainedTable):
 
     name: ClassVar[str] = "generation"
     about: ClassVar[str] = "samples and reconstructions of every method (the paper's table 1)"
+    measures: ClassVar[tuple[Measure, ...]] = (*MEASURES, *LIKELIHOODS)
     methods: ClassVar[tuple[str, ...]] = (
         "vae",
         "vae-2stage",
@@ -149,6 +150,9 @@ class Generation(TrainedTable):
         ("damc", "cifar10", "frechet_energy"): 60.89,
         ("damc", "celebahq256", "frechet_energy"): 89.54,
     }
+
+    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
+        return {**quality.of(learner, seed), **quality.likelihood(learner, seed)}
 
 
 class Ablation(TrainedTable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MEASURES", "Quality", "remark"]
+__all__ = ["LIKELIHOODS", "MEASURES", "Quality", "remark"]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,17 @@ MEASURES = (
     Measure("mse", "test MSE"),
     Measure("kernel_energy", "kernel distance, by the energy"),
     Measure("frechet_energy", "Frechet distance, by the energy"),
-    Measure("log_prob", "test log p(x), nats", lower=False),
-    Measure("log_normalizer", "log Z of the prior", lower=False),
     Measure("iterations", "iterations", lower=False),
     Measure("seconds", "seconds"),
     Measure("cpu_seconds", "CPU seconds"),
 )
 """The figures of `Quality.of`, and the cost of training."""
+
+LIKELIHOODS = (
+    Measure("log_prob", "test log p(x), nats", lower=False),
+    Measure("log_normalizer", "log Z of the prior", lower=False),
+)
+"""The figures of `Quality.likelihood`, which take longer."""
 
 _BATCH = 20  # images that go through a feature network at once
 _REAL = 2000  # training images that samples are compared with
@@ -71,11 +75,16 @@ class Quality:
             figures[f"kernel{suffix}"] = kernel
         if learner.inference is not None:
             figures["mse"] = self.error(learner, seed)
-        if has_density(learner):
-            found = likelihood(learner, self.unseen[:_LIKELIHOOD], seed=seed)
-            figures["log_prob"] = found.log_prob
-            if learner.prior is not None:
-                figures["log_normalizer"] = found.log_normalizer
+        return figures
+
+    def likelihood(self, learner: Learner, seed: int) -> dict[str, float]:
+        """log p(x) of test images, and log Z of the prior; empty for a method without a density."""
+        if not has_density(learner):
+            return {}
+        found = likelihood(learner, self.unseen[:_LIKELIHOOD], seed=seed)
+        figures = {"log_prob": found.log_prob}
+        if learner.prior is not None:
+            figures["log_normalizer"] = found.log_normalizer
         return figures
 
     def distance(self, learner: Learner, source: str, seed: int) -> tuple[float, float]:

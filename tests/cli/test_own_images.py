@@ -132,6 +132,7 @@ def test_changed_images_are_not_trained_on(damc: Any, small: Path) -> None:
     assert (run / "heldout.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_any_shape_and_any_kind_of_file(damc: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     array = rng.integers(0, 256, (12, 3, 9, 15), dtype=np.uint8)

@@ -24,7 +24,7 @@ def figures(out: Path) -> list[tuple[str, dict[str, float]]]:
 def test_an_interrupted_table_goes_on_and_ends_the_same(
     damc: Any, tmp_path: Path, until: Until
 ) -> None:
-    words = [*TABLE, "--iterations", 40, "--images", 60]
+    words = [*TABLE, "--iterations", 20, "--images", 60]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     done = damc(*words, "--out", whole, "--processes", 2)
     assert done.code == 0, done.err

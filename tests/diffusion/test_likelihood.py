@@ -115,7 +115,7 @@ def learned(standardize: bool) -> Amortizer:
     return q
 
 
-@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("standardize", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_learned_density_integrates_to_one_and_is_that_of_its_samples(standardize: bool) -> None:
     q = learned(standardize)
     middle = 32.0 if standardize else 0.0

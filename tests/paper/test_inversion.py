@@ -61,6 +61,7 @@ def test_the_small_table_trains_its_own_decoder_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "trained").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_random_starts_on_own_images_are_not_their_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
