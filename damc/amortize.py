@@ -292,8 +292,9 @@ class Amortizer(nn.Module):
         file, description = _files(path)
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
         config = json.dumps(self.config, indent=2)
-        metadata = {"config": config, "sha256": _digest(tensors, config)}
-        write_atomically(file, save(tensors, metadata))
+        # One entry: safetensors writes several in an order that differs from time to time.
+        about = json.dumps({"config": config, "sha256": _digest(tensors, config)})
+        write_atomically(file, save(tensors, {"amortizer": about}))
         write_atomically(description, config + "\n")
 
     @classmethod
@@ -302,7 +303,7 @@ class Amortizer(nn.Module):
         file, _ = _files(path)
         try:
             with safe_open(file, "pt") as opened:
-                metadata = opened.metadata() or {}
+                metadata = json.loads((opened.metadata() or {})["amortizer"])
                 weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             if _digest(weights, metadata["config"]) != metadata["sha256"]:
                 raise BadInput("it is not what was saved")

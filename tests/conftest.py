@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -16,6 +17,9 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     for name, value in {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}.items():
         os.environ[name] = value  # subprocesses and lazy imports read it
+    # Shells start background jobs with Ctrl-C ignored, which processes of the tests would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A first call of torch is slow, which is no failure; a failure must come back at the next run.
     hypothesis.settings.register_profile("damc", deadline=None, derandomize=True, database=None)
     hypothesis.settings.load_profile("damc")
