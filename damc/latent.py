@@ -232,10 +232,10 @@ def check_encoder(q: Amortizer, x: Tensor) -> None:
             "the amortizer must have an encoder of images to learn p(z | x), got context=None"
         )
     embedded = _try("encoder", q.encoder, x[:2])
-    wanted = (len(x[:2]), q.denoiser.embedding)
-    if getattr(embedded, "shape", None) != wanted:
+    expected = (len(x[:2]), q.denoiser.embedding)
+    if getattr(embedded, "shape", None) != expected:
         raise BadInput(
-            f"the encoder {type(q.encoder).__name__} must give embeddings of shape {wanted}, the "
+            f"the encoder {type(q.encoder).__name__} must give embeddings of shape {expected}, the "
             f"amortizer's `embedding`, got {_given(embedded)}"
         )
 

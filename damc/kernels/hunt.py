@@ -1,6 +1,6 @@
-"""Hunting for regions that were missed: short climbs from very many scattered starts.
+"""Hunting for regions that were missed: short ascents from very many scattered starts.
 
-A chain that never leaves its mode cannot tell that there is another. Climbs from everywhere can,
+A chain that never leaves its mode cannot tell that there is another. Ascents from everywhere can,
 as long as some start lies where another mode is uphill: a mode of width s at a distance D from a
 wider one attracts starts within about s D of it. What lies in a smaller basin than the starts are
 dense is found by no method that only evaluates a density.
@@ -19,7 +19,7 @@ from damc.density import LogProb
 from damc.kernels.mover import Budget, covariance_factor
 from damc.kernels.pilot import Paths, ascend, distinct, elbo_of
 
-_ROUNDS = 60  # of a climb
+_ROUNDS = 60  # of an ascent
 _MOST = 64  # regions kept
 _DRAWS = 64  # for the ELBO of a region
 _FACTORS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # how much further out than the points starts lie
@@ -31,7 +31,7 @@ def hunt(
     budget: Budget,
     generator: torch.Generator | None = None,
 ) -> Paths:
-    """Gaussians at the tops of climbs from starts ``(M, d)``, with their ELBOs; equal ones once."""
+    """Gaussians at the tops of ascents from starts ``(M, d)``, with their ELBOs; equal ones once."""
     found = _regions(ascend(target, starts, _ROUNDS, budget, generator, along=False))
     # Afresh, since the largest of many estimates is too large.
     elbo = elbo_of(target, found.mean, found.factor, _DRAWS, budget, generator)
@@ -41,7 +41,7 @@ def hunt(
 def scattered(z: Tensor, budget: Budget, generator: torch.Generator | None = None) -> Tensor:
     """Starts around points ``(n, d)``, from twice to a hundred times as far out as they are.
 
-    As many as a tenth of the budget bears, and fewer in more dimensions, as each climb keeps a
+    As many as a tenth of the budget bears, and fewer in more dimensions, as each ascent keeps a
     d x d matrix.
     """
     d = z.shape[1]

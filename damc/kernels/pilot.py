@@ -1,6 +1,6 @@
 """Finding where a density is: quasi-Newton paths from starts at many scales.
 
-Each path climbs the log-density by BFGS. At every iterate its inverse Hessian gives a Gaussian, and
+Each path ascends the log-density by BFGS. At every iterate its inverse Hessian gives a Gaussian, and
 the one with the largest evidence lower bound
 
     ELBO = E_q[log p(z) - log q(z)] <= log Z
@@ -71,7 +71,7 @@ def pilot(
     starts: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Pilot:
-    """Climbs from many starts, moves points from where the paths found mass, fits a reference.
+    """Ascends from many starts, moves points from where the paths found mass, fits a reference.
 
     Raises:
         Diverged: if the log-density is finite at no start.
@@ -176,7 +176,7 @@ def ascend(
 def _line_search(
     target: LogProb, z: Tensor, value: Tensor, grad: Tensor, h: Tensor, budget: Budget
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The first of the steps 1, 1/5, 1/25, ... along H grad that climbs enough, for each path."""
+    """The first of the steps 1, 1/5, 1/25, ... along H grad that ascends enough, for each path."""
     p = (h @ grad[..., None])[..., 0]
     slope = (p * grad).sum(1)
     new, new_value, new_grad = z, value, grad

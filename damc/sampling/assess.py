@@ -166,7 +166,7 @@ def _failed(checks: dict[str, float], n: int, dim: int) -> list[str]:
         (abs(c["gain"]) > 0.25 + noise, f"the kernel changes their log-density, by "
          f"{c['gain']:.2f} sd"),
         (c["lost regions"] > 0, f"it never draws from {c['lost regions']:.0f} of the regions that "
-         "climbs found"),
+         "ascents found"),
         (c["tail slope"] > FALLS, "the density is improper: far away it falls too slowly"),
     ]  # fmt: skip
     return [sentence for wrong, sentence in reasons if wrong]

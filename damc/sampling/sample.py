@@ -1,7 +1,7 @@
 """`damc.sample`: draws from any density in one call, with evidence, weights and a verdict.
 
 A pilot finds where the density is, annealed SMC carries particles there twice (the second time from
-a reference that fits what the first one found), climbs from scattered starts hunt for regions that
+a reference that fits what the first one found), ascents from scattered starts hunt for regions that
 both missed, more moves of the kernel refine the particles, and the verdict says whether all of this
 agrees; see `damc.kernels.pilot`, `damc.kernels.smc`, `damc.kernels.hunt` and
 `damc.sampling.verdict`. `damc.sampling.amortized` makes a sampler of the particles.
@@ -56,7 +56,7 @@ _REFINE = 24  # moves after annealing, at least
 _POOL = 8  # draws made for each one kept
 _HEAVY_POOL = 40  # where tails are heavy
 _HEAVY = 0.25  # the tail index from which on draws have no fourth moment
-_PEAKS = 3  # of the highest particles, climbed from to look for poles
+_PEAKS = 3  # of the highest particles, ascended from to look for poles
 
 
 @overload

@@ -25,7 +25,7 @@ OUTER = (3.0, 6.0)
 OUTER_OF_SUPPORT = (0.7, 1.3)
 """The same where bijections lead to a support: their tails fall fast, and are rounded off soon."""
 _INNER = (-7.0, -3.0)  # below which it must fall towards a summit
-_CLIMB = 40  # steps to a summit
+_ASCENT = 40  # steps to a summit
 FALLS = -0.1
 """The largest d log m / d log r, outwards, of what counts as falling; 0 diverges."""
 
@@ -79,7 +79,7 @@ def _summit(
 ) -> Tensor:
     """The highest point that random steps of all sizes lead to; at a pole gradients overshoot."""
     best = possible(target, peak[None])[0][0]
-    for _ in range(_CLIMB):
+    for _ in range(_ASCENT):
         moves = _directions(z, generator)
         size = torch.rand(len(moves), 1, dtype=z.dtype, generator=generator, device=z.device)
         there = peak + 10 ** (_INNER[0] - 2 - (_INNER[0] - 2) * size) * moves

@@ -33,7 +33,7 @@ def test_a_narrow_mode_far_away_is_found(generator: torch.Generator) -> None:
     assert {0, 30} <= {round(float(m[0])) for m in both.mean}
 
 
-def test_a_small_budget_has_few_climbs(generator: torch.Generator) -> None:
+def test_a_small_budget_has_few_ascents(generator: torch.Generator) -> None:
     z = torch.randn(500, 2, dtype=D, generator=generator)
     assert len(scattered(z, Budget(), generator)) == 4096
     assert len(scattered(z, Budget(gradients=120_000), generator)) == 100
