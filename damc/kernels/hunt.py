@@ -31,7 +31,7 @@ def hunt(
     budget: Budget,
     generator: torch.Generator | None = None,
 ) -> Paths:
-    """Gaussians at the tops of ascents from starts ``(M, d)``, with their ELBOs; equal ones once."""
+    """Gaussians where ascents from starts ``(M, d)`` end, with their ELBOs; equal ones once."""
     found = _regions(ascend(target, starts, _ROUNDS, budget, generator, along=False))
     # Afresh, since the largest of many estimates is too large.
     elbo = elbo_of(target, found.mean, found.factor, _DRAWS, budget, generator)

@@ -1,6 +1,6 @@
 """Finding where a density is: quasi-Newton paths from starts at many scales.
 
-Each path ascends the log-density by BFGS. At every iterate its inverse Hessian gives a Gaussian, and
+Each path ascends the log-density by BFGS. At every point its inverse Hessian gives a Gaussian, and
 the one with the largest evidence lower bound
 
     ELBO = E_q[log p(z) - log q(z)] <= log Z
