@@ -31,8 +31,8 @@ from damc.diffusion.likelihood import AncestralPaths
 from damc.distillation import EMA
 from damc.errors import BadInput
 from damc.kernels.base import State
-from damc.kernels.funnels import LocationScale
 from damc.kernels.smc import resample
+from damc.kernels.straight import Straight
 from damc.randomness import derive_seed, global_seed
 from damc.sampling.supports import Support
 from damc.sampling.verdict import Evidence, evaluated
@@ -62,7 +62,7 @@ class Sampler:
     target: LogProb = field(repr=False)
     held_out: Tensor = field(repr=False)
     paths: AncestralPaths = field(repr=False)
-    straight: LocationScale | None = field(default=None, repr=False)
+    straight: Straight | None = field(default=None, repr=False)
     support: Support | None = field(default=None, repr=False)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -130,7 +130,7 @@ def amortized(evidence: Evidence, *, seed: int = 0, progress: bool = False) -> S
     """A sampler learned from the particles of annealed SMC and of the moves after it."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "amortized"))
     state = _particles(evidence, generator)
-    straight = evidence.second.mover.funnel
+    straight = evidence.second.mover.straight
     assert state.log_prob is not None and state.grad is not None
     held_out, rest = state.z[:_HELD_OUT], slice(_HELD_OUT, None)
     learned = State(state.z[rest], state.log_prob[rest], state.grad[rest])
