@@ -5,14 +5,17 @@ from __future__ import annotations
 __all__ = ["AmortizedPosterior"]
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
-from damc.density import LogProb
+from damc.density import LogProb, Target, as_log_prob
+from damc.diffusion.likelihood import AncestralPaths
 from damc.distillation import History
 from damc.errors import BadInput
 from damc.kernels.base import State
@@ -21,13 +24,18 @@ from damc.kernels.mover import Budget, Mover, Possible
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
+from damc.sampling.amortized import ancestral_paths, predictor
 from damc.sampling.draws import Draws
+from damc.sampling.jumps import MOST, MixtureProposal, jump
 from damc.sampling.observations import Conditional, as_observation
+from damc.sampling.stored import networks, part, read, write
+from damc.sampling.supports import as_support
 from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
 _BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
 _PARTICLES = 512  # of the annealing that checks the draws
+_LIKE = 1000  # pairs to which the variances of ancestral paths are fitted
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ class AmortizedPosterior:
         """Draws from the posterior of one observation.
 
         Points of q(z | x) are moved by Hamiltonian Monte Carlo on p(z | x), preconditioned by their
-        own covariance, until further moves do not change them. A small annealing that starts at
+        own covariance, and by proposals of a mixture that fits them (`damc.sampling.jumps`), until
+        further moves do not change them. A small annealing that starts at
         all points that the sampler learned from, and knows nothing of q, must agree with them.
 
         Args:
@@ -74,10 +83,10 @@ class AmortizedPosterior:
             n: how many draws.
             refine: move the draws; without it they are those of q alone, and not trusted unless
                 they are weighed.
-            weigh: compute q's own density, and from it importance weights p / q, Pareto-smoothed.
-                They give the evidence, and choose the draws that are moved in proportion to them,
-                so that the masses of separate modes are set right; without `refine` they are the
-                draws' weights. It costs far more than everything else.
+            weigh: draw along ancestral paths, whose density gives importance weights p / q,
+                Pareto-smoothed. They give the evidence, and choose the draws that are moved in
+                proportion to them, so that the masses of separate modes are set right; without
+                `refine` they are the draws' weights. It takes ten times as many evaluations of q.
             check: compare with the annealing.
             seed: of everything random.
         """
@@ -87,15 +96,15 @@ class AmortizedPosterior:
         generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
         budget = Budget()
         target = Possible(lambda u: self.target(u, observed.expand(len(u), -1)))
-        u, v = self._proposed(observed, n, generator)
+        u, log_ratio = self._proposed(observed, n, weigh, generator)
         value, grad = target.value_and_grad(u)
         budget.spent += n
         found = _Found(u, State(u, value, grad), value.new_zeros(n))
         found.checks["impossible"] = float((value == -math.inf).double().mean())
         if found.checks["impossible"] == 1:
             raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
-        if weigh:
-            self._weigh(found, observed, v)
+        if log_ratio is not None:
+            self._weigh(found, log_ratio)
         if refine:
             _refine(found, target, budget, generator)
         annealed = None
@@ -118,30 +127,78 @@ class AmortizedPosterior:
             checks=found.checks,
         )
 
+    @torch.no_grad()
     def _proposed(
-        self, observed: Tensor, n: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Points of q, unconstrained in float64 and whitened."""
-        v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0]
-        mean, factor = self.whiten.frame(observed)
-        return mean.double() + v.double() @ factor[0].double().T, v
+        self, observed: Tensor, n: int, weigh: bool, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]:
+        """Points of q, unconstrained in float64, and 1 / q of their paths if they are weighed."""
+        mean, factor = (part.double() for part in self.whiten.frame(observed))
+        log_ratio = None
+        if weigh:
+            paths = replace(self._paths, epsilon=predictor(self.amortizer, observed))
+            v, log_ratio = paths.draw(n, generator)
+            log_ratio = log_ratio + self.whiten.log_scale(factor)
+        else:
+            v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0].double()
+        return mean + v @ factor[0].T, log_ratio
 
-    def _weigh(self, found: _Found, observed: Tensor, v: Tensor) -> None:
+    def _weigh(self, found: _Found, log_ratio: Tensor) -> None:
         """log p / q of every draw, smoothed, with mean weight 1, and the evidence."""
-        factor = self.whiten.frame(observed)[1]
-        parts = torch.split(v, 1000)
-        log_q = torch.cat(
-            [
-                self.amortizer.log_prob(part, observed.expand(len(part), -1), tolerance=0.2)
-                for part in parts
-            ]
-        )
         assert found.state.log_prob is not None
-        raw = found.state.log_prob - log_q.double() + float(self.whiten.log_scale(factor))
+        raw = found.state.log_prob + log_ratio
         weighed = weights(raw)
         found.k, found.log_weights = weighed.k_hat, weighed.log_weights
         found.evidence = (weighed.log_evidence, weighed.log_evidence_error)
         found.checks |= {"pareto k": found.k, "effective share": weighed.ess / len(raw)}
+
+    def save(self, path: str | Path) -> None:
+        """Writes ``path.safetensors``, all but the log-density, which `load` wants again."""
+        tensors = {"u": self.u, "x": self.x}
+        tensors |= {f"whiten.{k}": t for k, t in self.whiten.state_dict().items()}
+        tensors |= {f"amortizer.{k}": t for k, t in self.amortizer.state_dict().items()}
+        about = {
+            "shape": list(self.target.shape),
+            "dim": self.target.points(self.u[:1]).shape[1],
+            "dtype": str(self.target.dtype).removeprefix("torch."),
+            "gradient_calls": self.gradient_calls,
+            "seed": self.seed,
+            "history": asdict(self.history),
+        }
+        write(path, tensors, about)
+
+    @classmethod
+    def load(cls, path: str | Path, log_prob: Target, *, support: Any = None) -> AmortizedPosterior:
+        """Reads what `save` wrote, with the log-density and the support that it was trained for.
+
+        Raises:
+            BadInput: if it cannot be read, or belongs to another support.
+        """
+        tensors, about = read(path)
+        bijection = as_support(support, about["dim"])
+        free = about["dim"] if bijection is None else bijection.free
+        u, x = tensors["u"], tensors["x"]
+        if u.shape[1] != free:
+            raise BadInput(f"support must leave {u.shape[1]} free coordinates, got {free}")
+        target = Conditional(
+            as_log_prob(log_prob),  # type: ignore[arg-type]
+            tuple(about["shape"]),
+            bijection,
+            getattr(torch, about["dtype"]),
+        )
+        whiten, q = networks(free, x.shape[1])
+        whiten.load_state_dict(part(tensors, "whiten."))
+        q.load_state_dict(part(tensors, "amortizer."))
+        whiten.requires_grad_(False)
+        history = History(**about["history"])
+        return cls(target, q, whiten, u, x, history, about["gradient_calls"], about["seed"])
+
+    @cached_property
+    def _paths(self) -> AncestralPaths:
+        """Ancestral paths with the variances that suit the pairs which q learned from."""
+        u, x = self.u[:_LIKE], self.x[:_LIKE]
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "paths"))
+        with torch.no_grad():
+            return ancestral_paths(self.amortizer, self.whiten(u, x), generator, x)
 
     @cached_property
     def _reference(self) -> Reference:
@@ -220,16 +277,22 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
     d = state.z.shape[1]
     leapfrogs = max(3, round(2 * math.sqrt(math.sqrt(d))))
     mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
-    start = state
+    start, jumped = state, math.nan
+    proposal = MixtureProposal(state.z, generator) if d <= MOST else None
     for moves in _BLOCKS:
         before = state
         state, accepted = mover.move(state, target, (moves, moves), budget, generator)
+        if proposal is not None:
+            for _ in range(moves):
+                state, jumped = jump(state, target, proposal, generator)
+                budget.spend(n)
         shift = differ(state, before)
         if before is not start and shift < 3 / math.sqrt(6 * n):
             break
     found.checks |= {
         "moves": float(state.moves),
         "acceptance": accepted,
+        "jumps": jumped,
         "shift": shift,
         "still": float((state.z == start.z).all(1).double().mean()),
         "q shift": differ(state, start),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "Evidence",
+    "enough",
     "evaluated",
     "far_paths",
     "lost_paths",
@@ -131,6 +132,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         (e.acceptance < 0.2, f"the kernel accepts only {e.acceptance:.0%} of its moves"),
         (error > 0.25, f"independent islands disagree on the evidence, by {error:.2f} nats"),
         (least < 60, f"independent islands disagree: a coordinate is worth {least:.0f} draws"),
+        (ess < enough(after.z.shape[1]), "independent islands differ too much: the draws are worth "
+         f"{ess:.0f}, and {enough(after.z.shape[1]):.0f} would be enough"),
         (
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
@@ -179,6 +182,16 @@ def _endless(support: Support | None, z: Tensor) -> float:
     """
     x = z if support is None else support(z)[0]
     return float((x.abs() > 1e100).any(1).double().mean())
+
+
+def enough(dim: int) -> float:
+    """How many independent draws tell a joint law apart from another by little.
+
+    Each mean and each correlation is off by 1 / sqrt(n), and a classifier that knows m of them sees
+    a distance of sqrt(m / n); 16 draws for each of the d (d + 1) / 2 keep it below 1/4. Up to
+    1,600, as more is too much to ask where there is one mode.
+    """
+    return float(min(1600, 8 * dim * (dim + 1)))
 
 
 def worth(states: list[State], islands: int) -> float:
