@@ -34,6 +34,7 @@ from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
 _BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
+_JUMPED = 0.3  # acceptance of jumps from which on their proposal is kept
 _PARTICLES = 512  # of the annealing that checks the draws
 _LIKE = 1000  # pairs to which the variances of ancestral paths are fitted
 
@@ -277,12 +278,13 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
     d = state.z.shape[1]
     leapfrogs = max(3, round(2 * math.sqrt(math.sqrt(d))))
     mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
-    start, jumped = state, math.nan
-    proposal = MixtureProposal(state.z, generator) if d <= MOST else None
+    start, jumped = state, 0.0
     for moves in _BLOCKS:
         before = state
         state, accepted = mover.move(state, target, (moves, moves), budget, generator)
-        if proposal is not None:
+        if d <= MOST:
+            if jumped < _JUMPED:  # fitted to what moves have made better since
+                proposal = MixtureProposal(state.z, generator)
             for _ in range(moves):
                 state, jumped = jump(state, target, proposal, generator)
                 budget.spend(n)
