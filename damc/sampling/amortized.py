@@ -33,13 +33,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import EMA, Amortizer
 from damc.density import LogProb
 from damc.diffusion.denoiser import epsilon_loss
 from damc.diffusion.likelihood import AncestralPaths, Epsilon
 from damc.diffusion.mixture import BlockMixture
 from damc.diffusion.standardize import Standardize
-from damc.distillation import EMA
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.smc import resample

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, History
 from damc.density import LogProb, Target, as_log_prob
 from damc.diffusion.likelihood import AncestralPaths
-from damc.distillation import History
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC

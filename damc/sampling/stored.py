@@ -4,17 +4,16 @@ from __future__ import annotations
 
 __all__ = ["networks", "part", "read", "write"]
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
+from damc.amortize.files import digest_of
 from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.sampling.whiten import Whiten
@@ -42,7 +41,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) -
     # Copies, as networks share some and a file may not.
     held = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     text = json.dumps(about)
-    sealed = json.dumps({"posterior": text, "sha256": _digest(held, text)})
+    sealed = json.dumps({"posterior": text, "sha256": digest_of(held, text)})
     write_atomically(_file(path), save(held, {"posterior": sealed}))
 
 
@@ -56,7 +55,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(_file(path), "pt") as opened:
             sealed = json.loads((opened.metadata() or {})["posterior"])
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        if _digest(tensors, sealed["posterior"]) != sealed["sha256"]:
+        if digest_of(tensors, sealed["posterior"]) != sealed["sha256"]:
             raise BadInput("it is not what was saved")
         about: dict[str, Any] = json.loads(sealed["posterior"])
     except Exception as error:
@@ -72,12 +71,3 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _file(path: str | Path) -> Path:
     path = Path(path)
     return path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
-
-
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
-    found = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        found.update(t.flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()

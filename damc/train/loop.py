@@ -19,7 +19,7 @@ import torch
 from damc.disk import sensible
 from damc.errors import BadInput
 from damc.learn import Learner
-from damc.learn.history import TrainingHistory
+from damc.report.history import TrainingHistory
 from damc.train.callbacks import Callback
 from damc.train.devices import Place, average, open_place
 from damc.train.loading import load_state
