@@ -13,6 +13,11 @@ the first form being the usual target of regression and the second one that of t
 has the same mean for every c, and no variance at all where p is a Gaussian of variance s^2; 1 / s^2
 is taken from the mean square of the gradients. Noise levels are drawn evenly in the log
 signal-to-noise ratio, for which the loss is a bound on the likelihood (Kingma et al. 2021).
+
+The denoiser does not begin from nothing: it is that of a mixture of Gaussians fitted to the
+particles, or of a product of marginals, whichever is likelier (`damc.diffusion.mixture`), and a
+network learns the rest. If the network makes it worse, which particles that it did not see decide,
+the mixture stays alone.
 """
 
 from __future__ import annotations
@@ -190,7 +195,8 @@ def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixt
     scale = Standardize(d)
     scale.fit(z)
     v = whitened(scale, z)
-    judged, fitted = v[:_JUDGED], v[_JUDGED : _JUDGED + _FITTED]
+    held = _held(len(v))
+    judged, fitted = v[:held], v[held : held + _FITTED]
     shapes = [(d, _MARGINAL)]
     if 1 < d <= _FULL:
         shapes.append((1, 64 if d <= 4 else 32 if d <= 12 else 16))
@@ -198,6 +204,11 @@ def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixt
     for mixture in found:
         mixture.fit(fitted, generator)
     return max(found, key=lambda mixture: float(mixture.log_prob(judged).mean()))
+
+
+def _held(n: int) -> int:
+    """How many of n points, the first ones, only judge."""
+    return min(_JUDGED, n // 5)
 
 
 def _iterations(dim: int) -> int:
@@ -230,8 +241,9 @@ def learn(
         optimizer,
         lambda k: min(1.0, (k + 1) / _WARM_UP) * (1 + math.cos(math.pi * k / iterations)) / 2,
     )
+    held = _held(len(v))
     for _ in tqdm(range(iterations), desc="amortize", disable=not progress):
-        which = torch.randint(len(v), (batch,), generator=generator, device=v.device)
+        which = torch.randint(held, len(v), (batch,), generator=generator, device=v.device)
         loss = _loss(q, v[which], pull[which], variance, generator)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -240,7 +252,7 @@ def learn(
         schedule.step()
         average.update()
     q.load_state_dict(average.module.state_dict())
-    _keep_if_better(q, v[:_JUDGED], pull[:_JUDGED], variance, generator)
+    _keep_if_better(q, v[:held], pull[:held], variance, generator)
 
 
 def _loss(
