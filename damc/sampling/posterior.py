@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["AmortizedPosterior"]
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from damc.amortize import Amortizer, History
 from damc.density import LogProb, Target, as_log_prob
-from damc.diffusion.likelihood import AncestralPaths
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC
@@ -23,7 +22,6 @@ from damc.kernels.mover import Budget, Mover, Possible
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
-from damc.sampling.amortized import ancestral_paths, predictor
 from damc.sampling.draws import Draws
 from damc.sampling.jumps import MOST, MixtureProposal, jump
 from damc.sampling.observations import Conditional, as_observation
@@ -32,10 +30,9 @@ from damc.sampling.supports import as_support
 from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
-_BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
+_BLOCKS = (3, 3, 6, 12, 24, 48, 96)  # moves after which draws are compared with those before
 _JUMPED = 0.3  # acceptance of jumps from which on their proposal is kept
 _PARTICLES = 512  # of the annealing that checks the draws
-_LIKE = 1000  # pairs to which the variances of ancestral paths are fitted
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,10 @@ class AmortizedPosterior:
             n: how many draws.
             refine: move the draws; without it they are those of q alone, and not trusted unless
                 they are weighed.
-            weigh: draw along ancestral paths, whose density gives importance weights p / q,
-                Pareto-smoothed. They give the evidence, and choose the draws that are moved in
-                proportion to them, so that the masses of separate modes are set right; without
-                `refine` they are the draws' weights. It takes ten times as many evaluations of q.
+            weigh: compute q's own density, and from it importance weights p / q, Pareto-smoothed.
+                They give the evidence, and choose the draws that are moved in proportion to them,
+                so that the masses of separate modes are set right; without `refine` they are the
+                draws' weights. It costs far more than everything else.
             check: compare with the annealing.
             seed: of everything random.
         """
@@ -96,15 +93,15 @@ class AmortizedPosterior:
         generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
         budget = Budget()
         target = Possible(lambda u: self.target(u, observed.expand(len(u), -1)))
-        u, log_ratio = self._proposed(observed, n, weigh, generator)
+        u, v = self._proposed(observed, n, generator)
         value, grad = target.value_and_grad(u)
         budget.spent += n
         found = _Found(u, State(u, value, grad), value.new_zeros(n))
         found.checks["impossible"] = float((value == -math.inf).double().mean())
         if found.checks["impossible"] == 1:
             raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
-        if log_ratio is not None:
-            self._weigh(found, log_ratio)
+        if weigh:
+            self._weigh(found, observed, v)
         if refine:
             _refine(found, target, budget, generator)
         annealed = None
@@ -127,25 +124,26 @@ class AmortizedPosterior:
             checks=found.checks,
         )
 
-    @torch.no_grad()
     def _proposed(
-        self, observed: Tensor, n: int, weigh: bool, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor | None]:
-        """Points of q, unconstrained in float64, and 1 / q of their paths if they are weighed."""
-        mean, factor = (part.double() for part in self.whiten.frame(observed))
-        log_ratio = None
-        if weigh:
-            paths = replace(self._paths, epsilon=predictor(self.amortizer, observed))
-            v, log_ratio = paths.draw(n, generator)
-            log_ratio = log_ratio + self.whiten.log_scale(factor)
-        else:
-            v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0].double()
-        return mean + v @ factor[0].T, log_ratio
+        self, observed: Tensor, n: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Points of q, unconstrained in float64 and whitened."""
+        v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0]
+        mean, factor = self.whiten.frame(observed)
+        return mean.double() + v.double() @ factor[0].double().T, v
 
-    def _weigh(self, found: _Found, log_ratio: Tensor) -> None:
+    def _weigh(self, found: _Found, observed: Tensor, v: Tensor) -> None:
         """log p / q of every draw, smoothed, with mean weight 1, and the evidence."""
+        factor = self.whiten.frame(observed)[1]
+        parts = torch.split(v, 1000)
+        log_q = torch.cat(
+            [
+                self.amortizer.log_prob(part, observed.expand(len(part), -1), tolerance=0.2)
+                for part in parts
+            ]
+        )
         assert found.state.log_prob is not None
-        raw = found.state.log_prob + log_ratio
+        raw = found.state.log_prob - log_q.double() + float(self.whiten.log_scale(factor))
         weighed = weights(raw)
         found.k, found.log_weights = weighed.k_hat, weighed.log_weights
         found.evidence = (weighed.log_evidence, weighed.log_evidence_error)
@@ -191,14 +189,6 @@ class AmortizedPosterior:
         whiten.requires_grad_(False)
         history = History(**about["history"])
         return cls(target, q, whiten, u, x, history, about["gradient_calls"], about["seed"])
-
-    @cached_property
-    def _paths(self) -> AncestralPaths:
-        """Ancestral paths with the variances that suit the pairs which q learned from."""
-        u, x = self.u[:_LIKE], self.x[:_LIKE]
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "paths"))
-        with torch.no_grad():
-            return ancestral_paths(self.amortizer, self.whiten(u, x), generator, x)
 
     @cached_property
     def _reference(self) -> Reference:

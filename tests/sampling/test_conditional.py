@@ -62,6 +62,7 @@ def test_draws_of_a_new_observation_have_its_posterior(posterior: AmortizedPoste
     assert not torch.equal(draws.samples, posterior.draws(x, 4000, seed=1).samples)
 
 
+@pytest.mark.slow
 def test_weights_give_the_evidence_and_correct_q(posterior: AmortizedPosterior) -> None:
     x = torch.tensor([2.0, 5.0], dtype=D)
     mean, sd, evidence = exact(x)
