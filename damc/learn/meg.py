@@ -21,7 +21,7 @@ from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe
 from damc.learn.settings import OptimizerSettings
-from damc.learn.sources import Draw
+from damc.learn.sources import Draw, noise_draw
 from damc.nets.joint import Joint, image_energy, without_norm
 from damc.nets.networks import Networks
 
@@ -113,11 +113,11 @@ class MEG(Learner):
         return cls(decoder, energy, statistics, networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
-        s = self.settings
+        s, noise = self.settings, noise_draw(self.decoder, self.latent_dim)
 
         # The energy: lower on data, higher on the decoder's images, flat around the data.
         with torch.no_grad():
-            fakes = self.decoder(self._noise(s.energy_updates * len(x), generator))
+            fakes = self.decoder(noise(s.energy_updates * len(x), None, generator))
         x = x.detach().requires_grad_(s.score_penalty > 0)
         for fake in fakes.chunk(s.energy_updates):
             real = self.energy(x)
@@ -132,7 +132,7 @@ class MEG(Learner):
         }
 
         # The decoder: towards low energy, with as much information about z as it can keep.
-        z = self._noise(len(x), generator)
+        z = noise(len(x), None, generator)
         other = z[torch.randperm(len(z), generator=generator, device=z.device)]
         fake = self.decoder(z)
         true, false = self.statistics(fake.repeat(2, 1, 1, 1), torch.cat([z, other])).chunk(2)
@@ -146,7 +146,7 @@ class MEG(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """N(0, I)."""
-        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
+        return {"gaussian": noise_draw(self.decoder, self.latent_dim)}
 
     def decode(self, z: Tensor) -> Tensor:
         """g(z), ``(B, C, H, W)``."""
@@ -158,12 +158,6 @@ class MEG(Learner):
         """E(x), ``(B,)``: higher is more anomalous. Nothing in it is random."""
         energy: Tensor = self.energy(x)
         return energy
-
-    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
-        like = next(self.decoder.parameters())
-        return torch.randn(
-            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
-        )
 
 
 def score_norm(energy: Tensor, x: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
 from damc.learn.damc import GAUSSIAN, DAMCSettings, PaperDAMC
-from damc.learn.learner import count
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
+from damc.learn.sharing import count
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
