@@ -25,6 +25,7 @@ from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, Infer
 from damc.nets.joint import Joint, without_norm
 from damc.nets.networks import Networks
+from damc.randomness import normal
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,4 @@ class BiGAN(Learner):
 
     def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
         like = next(self.learned.decoder.parameters())
-        return torch.randn(
-            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
-        )
+        return normal(n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device)

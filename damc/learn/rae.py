@@ -19,9 +19,11 @@ from torch.nn.utils.parametrizations import spectral_norm
 from damc.learn.learner import Learner
 from damc.learn.mixture import GaussianMixture
 from damc.learn.parts import Metrics
+from damc.learn.processes import of_all_processes
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, Infer
 from damc.nets.networks import Networks
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -153,13 +155,13 @@ class RAE(Learner):
             return torch.stack([w.square().sum() for w in weights]).sum()
         if kind == "gradient":
             # E |J^T v|^2 = |J|^2 for v ~ N(0, I); half of J, since [0, 1] is half as wide.
-            v = torch.empty_like(image).normal_(generator=generator)
+            v = normal_like(image, generator, dim=0)
             (row,) = torch.autograd.grad(image, z, v / 2, create_graph=True)
             return row.square().sum(1).mean()
         return z.new_zeros(())
 
     def _remember(self, z: Tensor) -> None:
-        z = z[-len(self.ring) :].to(self.ring)
+        z = of_all_processes(z)[-len(self.ring) :].to(self.ring)
         where = (self.written + torch.arange(len(z), device=z.device)) % len(self.ring)
         self.ring[where] = z
         self.written += len(z)
