@@ -174,7 +174,8 @@ def _in_processes(
     workers = _Workers({**os.environ, "OMP_NUM_THREADS": str(threads)})
 
     def work(cell: Cell) -> None:
-        command = [sys.executable, "-m", "damc.paper.worker", table.name, str(out), cell.name]
+        words = [table.name, str(out), cell.name, "--follow"]
+        command = [sys.executable, "-m", "damc.paper.worker", *words]
         process = workers.start(command, out / "cells" / cell.name / "log.txt")
         report(cell, "starts")
         if workers.wait(process):
@@ -212,9 +213,14 @@ class _Workers:
             if self.stopped:
                 raise CancelledError
             # In a group of its own, so that Ctrl-C reaches it once, by us: a second signal would
-            # stop it before it has saved its work.
+            # stop it before it has saved its work. Its standard input ends when we are killed.
             process = subprocess.Popen(
-                command, env=self.environment, stdout=file, stderr=file, process_group=0
+                command,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                process_group=0,
             )
             self.running.add(process)
         return process
@@ -222,6 +228,8 @@ class _Workers:
     def wait(self, process: subprocess.Popen[bytes]) -> int:
         """The exit code of a process, once it has ended."""
         code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
         with self.lock:
             self.running.discard(process)
         return code

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 
 _PATIENCE = 5.0
 """Seconds that a process has to end by itself when the first one is gone."""
@@ -43,7 +42,7 @@ def launch_others(count: int) -> None:
     atexit.register(_end, others)
 
 
-def _numbered(number: int) -> Mapping[str, str]:
+def _numbered(number: int) -> dict[str, str]:
     return {"RANK": str(number), "LOCAL_RANK": str(number)}
 
 
