@@ -6,10 +6,11 @@
 
 The model. One iteration of W processes on a total batch of N images takes each of them
 
-    F(N / W) / R  +  sum over messages of  2 (W - 1) / W * bytes / B  +  2 ceil(log2 W) L
+    F(N / W) / R  +  n N / D  +  sum over messages of  2 (W - 1) / W bytes / B  +  2 ceil(log2 W) L
 
-seconds: counted operations F at the rate R, and for every all-reduce the bytes that a ring sends
-and the latency of a tree (Thakur, Rabenseifner and Gropp 2005; NCCL switches between the two). An
+seconds: counted operations F at the rate R, the n random numbers of each image at the rate D (every
+process draws those of the whole batch), and for every all-reduce the bytes that a ring sends and
+the latency of a tree (Thakur, Rabenseifner and Gropp 2005; NCCL switches between the two). An
 all-gather sends (W - 1) / W of its bytes and has half the latencies. Nothing overlaps. F is a line
 in the batch, through two counted points; messages are those that the iteration really sends.
 """
@@ -54,19 +55,20 @@ class Machine:
 
     Attributes:
         rate: operations a second of one device, as damc's networks reach it.
+        drawing: random numbers a second of one device.
         bandwidth: bytes a second into and out of one device.
         latency: seconds of one message.
     """
 
     rate: float
+    drawing: float
     bandwidth: float
     latency: float
 
 
-A100 = Machine(rate=0.3 * 19.5e12, bandwidth=25e9, latency=15e-6)
+A100 = Machine(rate=0.3 * 19.5e12, drawing=5e10, bandwidth=25e9, latency=15e-6)
 """30 % of the 19.5 TFLOP/s in float32 of NVIDIA's data sheet of the A100, one 200 Gbit/s link of
-InfiniBand for each, and a latency that NCCL reaches on such a network. The 30 % and the latency are
-assumptions."""
+InfiniBand for each. The 30 %, the random numbers a second and the latency are assumptions."""
 
 
 @dataclass(frozen=True)
@@ -106,17 +108,18 @@ def count(preset: str, method: str = "damc", sizes: tuple[int, int] = (2, 4)) ->
     return Counts(operations[0] - sizes[0] * each, each, tuple(messages), row, noise)
 
 
-def seconds(counts: Counts, machine: Machine, total: int, processes: int) -> tuple[float, float]:
-    """Seconds of computing and of communicating in one iteration of each process."""
+def seconds(counts: Counts, machine: Machine, total: int, processes: int) -> tuple[float, ...]:
+    """Seconds of computing, drawing and communicating in one iteration of each process."""
     w = processes
     computing = (counts.fixed + counts.each * total / w) / machine.rate
+    drawing = counts.noise * total / machine.drawing
     if w == 1:
-        return computing, 0.0
+        return computing, drawing, 0.0
     hops = math.ceil(math.log2(w)) * machine.latency
     reduced = sum(2 * (w - 1) / w * n / machine.bandwidth + 2 * hops for n in counts.messages)
     gathered = (w - 1) / w * counts.row * total / machine.bandwidth + hops if counts.row else 0.0
     vote = 2 * hops  # whether anybody wants to stop
-    return computing, reduced + gathered + vote
+    return computing, drawing, reduced + gathered + vote
 
 
 def rows(preset: str = "cifar10", machine: Machine = A100) -> list[dict[str, Any]]:
@@ -125,22 +128,21 @@ def rows(preset: str = "cifar10", machine: Machine = A100) -> list[dict[str, Any
     alone = sum(seconds(counts, machine, batch, 1))
     table = []
     for w in (1, 8, 16, 32, 64, 128, 256, 512, 1024):
-        computing, sent = seconds(counts, machine, max(batch, w), w)
-        many, sent_many = seconds(counts, machine, batch * w, w)
-        strong = "" if batch < w else f"{alone / (computing + sent) / w:.0%}"
-        table.append(
-            {
-                "GPUs": w,
-                f"batch {batch} in all: ms computing": round(1e3 * computing, 2),
-                "ms communicating": round(1e3 * sent, 2),
-                "efficiency": strong or "no image for each",
-                f"batch {batch} on each: ms computing ": round(1e3 * many, 2),
-                "ms communicating ": round(1e3 * sent_many, 2),
-                "efficiency ": f"{alone / (many + sent_many):.0%}",
-                "noise drawn, M": round(counts.noise * batch * w / 1e6, 1),
+        row: dict[str, Any] = {"GPUs": w}
+        for total in (batch, batch * w):
+            parts = seconds(counts, machine, total, w)
+            efficiency = alone * total / batch / (sum(parts) * w)
+            row |= {
+                f"batch {batch} {'on each' if 'share' in row else 'in all'}, ms": " + ".join(
+                    f"{1e3 * part:.1f}" for part in parts
+                ),
+                "efficiency" if "share" in row else "share": f"{efficiency:.0%}",
             }
-        )
-    print(f"{preset}: {asdict(counts)} on {asdict(machine)}")
+        if batch < w:  # not an image for each
+            row[f"batch {batch} in all, ms"] = row["share"] = "-"
+        table.append(row)
+    print(f"{preset}, ms of computing + drawing + communicating: {asdict(counts)}")
+    print(f"on {asdict(machine)}")
     return table
 
 

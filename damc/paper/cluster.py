@@ -106,7 +106,8 @@ def _client(address: str) -> Iterator[Any]:
             f"cluster must be the address of a dask scheduler, got no answer from {address!r}"
         ) from error
     try:
-        yield client
+        with client.as_current():
+            yield client
     finally:
         client.close()
 
@@ -131,7 +132,7 @@ def _do_cell(
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if data is not None:
         environment["DAMC_DATA"] = data
-    asked = distributed.Event(stop, client=worker.client)
+    asked = distributed.Event(stop, client=distributed.get_client())
     if asked.is_set():
         return "stopped"
     with (place / "log.txt").open("ab") as log:

@@ -45,7 +45,9 @@ def main(table_name: str, out: str, cell_name: str, follow: str = "") -> int:
 
 
 def _end_with_input() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin, whose lock a thread must not hold when the interpreter ends.
+    while os.read(0, 1024):
+        pass
     os._exit(1)  # at once, as when killed: the folder is safe against that
 
 

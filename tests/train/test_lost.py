@@ -150,6 +150,23 @@ def test_another_number_of_processes_goes_on(
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-5)
 
 
+def test_chains_of_two_processes_go_on(tmp_path: Path) -> None:
+    """ABP over epochs in which images change process: resumed equals not stopped, bit for bit."""
+    words = ["--method", "abp", "--batch", "718"]
+    found = []
+    for name, parts in (("whole", [9]), ("parts", [4, 6, 9])):
+        for iterations in parts:
+            run = tmp_path / name
+            done = start([*command(2, run, iterations, "torchrun"), *words])
+            _, err = done.communicate()
+            assert done.returncode == 0, err[-2000:]
+        checkpoint = Run.open(run).load()
+        found.append({**checkpoint.weights, **checkpoint.resume["chains"]["posterior"]})
+    one, other = found
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert int(one["known"].sum()) > 1430  # of 1,438: every image's chain, whichever process had it
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "devices"])
 def test_all_processes_say_that_the_run_goes_on(tmp_path: Path, launcher: str) -> None:
     """After --max-minutes every process ends with 75, and the run is saved."""
