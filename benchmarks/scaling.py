@@ -44,7 +44,7 @@ from damc.learn.presets import find_preset
 from damc.learn.processes import average, rank, world
 from damc.randomness import BatchShare, global_seed
 
-CHECKED = "svhn-small"
+CHECKED = "mnist-small"
 TOTAL = 96  # images of the checked batch, over all processes
 ITERATIONS = 8
 
