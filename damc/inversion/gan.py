@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from damc.distillation import EMA
+from damc.amortize import EMA
 from damc.errors import BadInput
 from damc.inversion.discriminator import Discriminator
 from damc.inversion.stylegan import StyleDecoder, check_resolution

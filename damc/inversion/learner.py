@@ -17,9 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import EMA, Amortizer
 from damc.density import LogProb, value_and_grad
-from damc.distillation import EMA
 from damc.errors import BadInput, Diverged
 from damc.inversion.problem import Problem
 from damc.inversion.settings import InversionSettings

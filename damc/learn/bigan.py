@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from damc.distillation import EMA
+from damc.amortize import EMA
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe

@@ -23,8 +23,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
-from damc.distillation import EMA
+from damc.amortize import EMA, Amortizer
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner

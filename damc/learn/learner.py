@@ -14,17 +14,17 @@ from torch import Tensor
 
 from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged, Unable
+from damc.fast.memory import draw_by_parts, map_by_parts
 from damc.latent import EnergyPrior, LatentModel, check_model
 from damc.learn.describe import count, describe
-from damc.learn.history import TrainingHistory
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
 from damc.learn.sharing import Shared
 from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
-from damc.memory import draw_by_parts, map_by_parts
 from damc.nets.networks import Networks
+from damc.report.history import TrainingHistory
 
 Self = TypeVar("Self", bound="Learner")
 

@@ -28,9 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, amortizer_step
 from damc.density import Target
-from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
 from damc.latent import LatentModel, energies
 from damc.learn.prior import RefinedMixture

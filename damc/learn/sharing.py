@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from damc.figures import images
-from damc.hub import upload
+from damc.hub.client import upload
+from damc.hub.published import write_model
 from damc.learn.describe import count, describe_model, parts_of
-from damc.published import write_model
+from damc.report.figures import images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,12 +20,11 @@ from typing import Any, TypeVar
 import safetensors.torch
 import torch
 
-from damc import files
-from damc.disk import sensible
+from damc.disk import sensible, tensors
 from damc.errors import BadInput
 from damc.learn import Learner
-from damc.learn.history import TrainingHistory
 from damc.learn.processes import average, broadcast, meet
+from damc.report.history import TrainingHistory
 from damc.train.callbacks import Callback
 from damc.train.devices import Place, open_place
 from damc.train.loading import load_state
@@ -230,8 +229,8 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
 
 def _of_first(state: dict[str, Any], place: Place) -> dict[str, Any]:
     """The resume state of the first process."""
-    tensors, rest = files.pack(state)
-    blobs = [files.to_safetensors(tensors), json.dumps(rest).encode()]
+    parts, rest = tensors.pack(state)
+    blobs = [tensors.to_safetensors(parts), json.dumps(rest).encode()]
     lengths = torch.tensor([len(blob) for blob in blobs], device=place.device)
     broadcast([lengths])
     sent = []
@@ -242,5 +241,5 @@ def _of_first(state: dict[str, Any], place: Place) -> dict[str, Any]:
         whole = whole.to(place.device)
         broadcast([whole])
         sent.append(whole.cpu().numpy().tobytes())
-    restored: dict[str, Any] = files.unpack(safetensors.torch.load(sent[0]), json.loads(sent[1]))
+    restored: dict[str, Any] = tensors.unpack(safetensors.torch.load(sent[0]), json.loads(sent[1]))
     return restored

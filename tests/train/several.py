@@ -14,7 +14,7 @@ from torch import Tensor
 
 from damc.data import load_images
 from damc.disk import write_atomically
-from damc.files import to_safetensors
+from damc.disk.tensors import to_safetensors
 from damc.learn import find_method
 from damc.learn.processes import average, rank, world
 from damc.randomness import BatchShare, derive_seed, global_seed

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from damc import BadInput
-from damc.files import load_weights
+from damc.disk.tensors import load_weights
 from damc.train import devices
 from damc.train.devices import OneProcess, open_place
 from damc.train.run import Run
@@ -98,7 +98,7 @@ def test_a_processor_that_refuses_bf16_is_named(monkeypatch: pytest.MonkeyPatch)
 SCRIPT = """
 import os, torch, damc
 from damc.disk import write_atomically
-from damc.files import to_safetensors
+from damc.disk.tensors import to_safetensors
 
 torch.manual_seed(os.getpid())  # weights that the processes have to agree on first
 learner = damc.DAMC.from_preset("digits-small", posterior_steps=2, prior_steps=2)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from damc.files import load_weights
+from damc.disk.tensors import load_weights
 from damc.train.run import Run
 
 pytestmark = [

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from damc.files import load_weights
+from damc.disk.tensors import load_weights
 from damc.learn import LEARNERS
 from damc.learn.processes import _buckets, average
 from damc.randomness import (

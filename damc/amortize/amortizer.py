@@ -5,29 +5,25 @@ from __future__ import annotations
 
 __all__ = ["Amortizer"]
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from damc.amortize.files import read_amortizer, readable, write_amortizer
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.likelihood import flow_log_prob
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.diffusion.standardize import Standardize
-from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
+from damc.fast.memory import ROWS, draw_by_parts
 from damc.fast.packed import PackedDenoiser
-from damc.memory import ROWS, draw_by_parts
 from damc.randomness import batch_rows, normal, normal_like, own_rows, uniform_like, whole_batch
 
 
@@ -289,31 +285,15 @@ class Amortizer(nn.Module):
 
         At any moment the file is the old one or the new one. ``path.json`` describes it to people.
         """
-        file, description = _files(path)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        config = json.dumps(self.config, indent=2)
-        # One entry: safetensors writes several in an order that differs from time to time.
-        about = json.dumps({"config": config, "sha256": _digest(tensors, config)})
-        write_atomically(file, save(tensors, {"amortizer": about}))
-        write_atomically(description, config + "\n")
+        write_amortizer(path, self.state_dict(), self.config)
 
     @classmethod
     def load(cls, path: str | Path, context: nn.Module | None = None) -> Amortizer:
         """Reads what `save` wrote; an encoder of your own must be given again as `context`."""
-        file, _ = _files(path)
-        try:
-            with safe_open(file, "pt") as opened:
-                metadata = json.loads((opened.metadata() or {})["amortizer"])
-                weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            if _digest(weights, metadata["config"]) != metadata["sha256"]:
-                raise BadInput("it is not what was saved")
-            config = json.loads(metadata["config"])
-            config["context"] = config["context"] if context is None else context
-            config["widths"] = tuple(config["widths"])
-            q = cls(**config)
+        with readable(path):
+            config, weights = read_amortizer(path)
+            q = cls(**config if context is None else {**config, "context": context})
             q.load_state_dict(weights)
-        except Exception as error:
-            raise BadInput(f"no amortizer could be read from {path}: {error}") from error
         return q
 
     def _condition(
@@ -401,23 +381,6 @@ class Amortizer(nn.Module):
         if type(net) is VectorDenoiser and all(map(is_plain, net.modules())) and not mixed:
             return PackedDenoiser(net, condition, angles, points)
         return lambda z, i: net(z, angles[i], condition)
-
-
-def _files(path: str | Path) -> tuple[Path, Path]:
-    """Where weights and description lie; a name such as q-0.1 keeps what follows its dot."""
-    path = Path(path)
-    stem = path.stem if path.suffix in (".safetensors", ".json") else path.name
-    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
-
-
-def _digest(tensors: dict[str, Tensor], config: str) -> str:
-    """Of what a file holds: names, types, shapes and values of the weights, and the settings."""
-    found = hashlib.sha256(config.encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        found.update(t.flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:
