@@ -111,7 +111,7 @@ class BatchShare(torch.Generator):
     world: int
 
     def __new__(cls, device: torch.device | str = "cpu", rank: int = 0, world: int = 1) -> Any:
-        new = super().__new__(cls, device)
+        new = super().__new__(cls, device)  # type: ignore[call-arg]
         new.batch, new.rank, new.world = torch.Generator(device), rank, world
         return new
 

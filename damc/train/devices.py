@@ -121,7 +121,7 @@ def _device(accelerator: str) -> torch.device:
 def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> Place:
     _check_fabric()
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments import TorchElasticEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     wait = timedelta(seconds=timeout())
