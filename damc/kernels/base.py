@@ -31,6 +31,7 @@ from torch import Tensor
 from damc.density import LogProb, Target, value_and_grad
 from damc.errors import BadInput, Diverged
 from damc.fast.frozen import frozen
+from damc.randomness import uniform_like
 
 
 class State(NamedTuple):
@@ -217,7 +218,7 @@ class Kernel:
             The state, and the probabilities of acceptance, ``(B,)``.
         """
         acceptance = log_ratio.clamp(max=0).exp()
-        accept = torch.empty_like(acceptance).uniform_(generator=generator) < acceptance
+        accept = uniform_like(acceptance, generator) < acceptance
         return self.relocate(state, accept, proposal), acceptance
 
     def adaptive_metropolis(

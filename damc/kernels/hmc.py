@@ -18,6 +18,7 @@ from damc.kernels.base import (
     check_target_acceptance,
     evaluate,
 )
+from damc.randomness import normal_like, uniform_like
 
 _DIVERGENT = 1000.0  # an energy error beyond which a trajectory counts as divergent, as in Stan
 
@@ -68,8 +69,8 @@ class HMC(Kernel):
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
-        v = torch.empty_like(z).normal_(generator=generator)
-        u = torch.empty_like(z[:, :1]).uniform_(generator=generator)
+        v = normal_like(z, generator)
+        u = uniform_like(z[:, :1], generator)
         h = s * (1 - self.jitter * u)
         kinetic = v.square().sum(1) / 2
         new, new_value, new_grad = z, value, grad

@@ -17,6 +17,7 @@ from damc.kernels.base import (
     check_target_acceptance,
     evaluate,
 )
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class MALA(Kernel):
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
-        w = torch.empty_like(z).normal_(generator=generator)
+        w = normal_like(z, generator)
         pulled = self.pull(grad)
         proposal = z + self.push(s**2 / 2 * pulled + s * w)
         new_value, new_grad = value_and_grad(log_prob, proposal)

@@ -20,10 +20,12 @@ from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe
+from damc.learn.processes import of_all_processes
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, noise_draw
 from damc.nets.joint import Joint, image_energy, without_norm
 from damc.nets.networks import Networks
+from damc.randomness import batch_rows, own_rows, whole_batch
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class MEG(Learner):
 
         # The decoder: towards low energy, with as much information about z as it can keep.
         z = noise(len(x), None, generator)
-        other = z[torch.randperm(len(z), generator=generator, device=z.device)]
+        other = shuffled(z, generator)
         fake = self.decoder(z)
         true, false = self.statistics(fake.repeat(2, 1, 1, 1), torch.cat([z, other])).chunk(2)
         information = (F.softplus(-true).mean() + F.softplus(false).mean()) / 2
@@ -158,6 +160,13 @@ class MEG(Learner):
         """E(x), ``(B,)``: higher is more anomalous. Nothing in it is random."""
         energy: Tensor = self.energy(x)
         return energy
+
+
+def shuffled(z: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The points z ``(B, d)`` of the batch in another order, those of all processes together."""
+    n = batch_rows(len(z), generator)
+    order = torch.randperm(n, generator=whole_batch(generator), device=z.device)
+    return own_rows(of_all_processes(z)[order], generator)
 
 
 def score_norm(energy: Tensor, x: Tensor) -> Tensor:

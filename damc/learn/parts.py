@@ -37,6 +37,7 @@ from damc.latent import LatentModel, energies
 from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Starts, Store
 from damc.learn.variational import divergence, draw
+from damc.randomness import whole_batch
 
 Metrics = dict[str, Tensor]
 """Scalars that say how an iteration went."""
@@ -173,6 +174,7 @@ def prior_sampler_step(
     batch: int,
 ) -> Metrics:
     """`updates` steps of a q(z) of its own towards stored samples, which need no decoder."""
+    generator = whole_batch(generator)  # of several processes each takes the same steps
     for _ in range(updates):
         loss = q.loss(store.draw(batch, generator), generator)
         update("prior_sampler", loss)

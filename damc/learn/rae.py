@@ -23,6 +23,7 @@ from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, Infer
 from damc.learn.starts import Store
 from damc.nets.networks import Networks
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class RAE(Learner):
             return torch.stack([w.square().sum() for w in weights]).sum()
         if kind == "gradient":
             # E |J^T v|^2 = |J|^2 for v ~ N(0, I); half of J, since [0, 1] is half as wide.
-            v = torch.empty_like(image).normal_(generator=generator)
+            v = normal_like(image, generator, dim=0)
             (row,) = torch.autograd.grad(image, z, v / 2, create_graph=True)
             return row.square().sum(1).mean()
         return z.new_zeros(())

@@ -27,6 +27,7 @@ from damc.amortize import Amortizer
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.starts import standard_normal
+from damc.randomness import normal
 
 Draw = Callable[[int, int | None, torch.Generator | None], Tensor]
 """(n, MCMC steps or None, generator) to latent points, ``(n, d)``."""
@@ -51,7 +52,7 @@ def noise_draw(decoder: nn.Module, latent_dim: int) -> Draw:
 
     def gaussian(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
         like = next(decoder.parameters())
-        return like.new_empty(n, latent_dim).normal_(generator=generator)
+        return normal(n, latent_dim, generator=generator, dtype=like.dtype, device=like.device)
 
     return gaussian
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from damc.errors import BadInput
 from damc.nets.energy import Energy
 from damc.nets.mlp import check_positive, mlp
+from damc.randomness import uniform_like
 
 SLOPE = 0.2
 
@@ -128,4 +129,4 @@ def drop(h: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
         raise BadInput(f"dropout must lie in [0, 1), got {share}")
     if share == 0:
         return h
-    return h * torch.empty_like(h).bernoulli_(1 - share, generator=generator) / (1 - share)
+    return h * (uniform_like(h, generator) < 1 - share) / (1 - share)
