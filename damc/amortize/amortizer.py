@@ -24,7 +24,7 @@ from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.memory import ROWS, draw_by_parts
 from damc.fast.packed import PackedDenoiser
-from damc.randomness import normal
+from damc.randomness import batch_rows, normal, normal_like, own_rows, uniform_like, whole_batch
 
 
 class Amortizer(nn.Module):
@@ -264,9 +264,9 @@ class Amortizer(nn.Module):
             z = self.standardize(z)
         condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
         if u is None:
-            u = torch.empty_like(z[:, 0]).uniform_(generator=generator)
+            u = uniform_like(z[:, 0], generator)
         if eps is None:
-            eps = torch.empty_like(z).normal_(generator=generator)
+            eps = normal_like(z, generator)
         alpha, sigma = self.schedule(u[:, None])
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
         if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
@@ -321,17 +321,27 @@ class Amortizer(nn.Module):
             # A fixed count instead of a coin for each point: the encoder does not run on those
             # that are dropped. What p_uncond * n has beyond a whole number is the probability that
             # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
-            whole, part = divmod(round(p_uncond * n, 9), 1)
-            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            rows, source = batch_rows(n, generator), whole_batch(generator)
+            whole, part = divmod(round(p_uncond * rows, 9), 1)
+            keep = torch.randperm(rows, generator=source, device=x.device)[int(whole) :]
             if part:
-                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
+                coin = torch.rand(1, 1, generator=source, device=x.device) < part
+            if rows > n:
+                # Of the whole batch's kept points this process has no fixed count.
+                kept = torch.zeros(rows, 1, dtype=torch.bool, device=x.device)
+                kept.index_fill_(0, keep, True)
+                if coin is not None:
+                    kept.index_copy_(0, keep[:1], ~coin)
+                null = self._null(n, generator)
+                known = self.embed(x) if embedded is None else embedded
+                return torch.where(own_rows(kept, generator), known, null)
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
-        kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        found = self.embed(x[keep]) if embedded is None else embedded[keep]
         if coin is not None:
-            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
-        return null.index_copy(0, keep, kept)
+            found = torch.cat([torch.where(coin, null[keep[:1]], found[:1]), found[1:]])
+        return null.index_copy(0, keep, found)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
         """The null condition: ``(1, embedding)`` if all share it, else ``(n, embedding)``."""

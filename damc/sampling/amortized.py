@@ -192,7 +192,7 @@ def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixt
     Both are fitted to standardized points and judged by points that they were not fitted to.
     """
     d = z.shape[1]
-    scale = Standardize(d)
+    scale = Standardize(d).to(z.device)
     scale.fit(z)
     v = whitened(scale, z)
     held = _held(len(v))
@@ -200,7 +200,7 @@ def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixt
     shapes = [(d, _MARGINAL)]
     if 1 < d <= _FULL:
         shapes.append((1, 64 if d <= 4 else 32 if d <= 12 else 16))
-    found = [BlockMixture(d, *shape) for shape in shapes]
+    found = [BlockMixture(d, *shape).to(z.device) for shape in shapes]
     for mixture in found:
         mixture.fit(fitted, generator)
     return max(found, key=lambda mixture: float(mixture.log_prob(judged).mean()))

@@ -38,10 +38,10 @@ class MixtureProposal:
 
     def __init__(self, z: Tensor, generator: torch.Generator | None = None) -> None:
         d = z.shape[1]
-        self.scale = Standardize(d).double()
+        self.scale = Standardize(d).to(z)
         self.scale.fit(z)
-        self.mixture = BlockMixture(d, 1, _COMPONENTS).double()
-        some = torch.randperm(len(z), generator=generator)[:_FITTED]
+        self.mixture = BlockMixture(d, 1, _COMPONENTS).to(z)
+        some = torch.randperm(len(z), generator=generator, device=z.device)[:_FITTED]
         self.mixture.fit(self.scale(z[some]), generator)
         self.mixture.variances.mul_(_WIDE**2)
 

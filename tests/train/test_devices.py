@@ -28,7 +28,6 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_process_needs_no_fabric() -> None:
     place = open_place("cpu", 1, "32-true")
     assert (place.device, place.global_rank, place.world_size) == (CPU, 0, 1)
-    place.barrier()
 
 
 @pytest.mark.usefixtures("no_fabric")
@@ -62,10 +61,12 @@ def test_an_accelerator_goes_by_three_names(monkeypatch: pytest.MonkeyPatch, wor
 def test_all_accelerators_are_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator(monkeypatch, "cuda", 3)
     asked: list[Any] = []
+    started: list[int] = []
     monkeypatch.setattr(devices, "_launch", lambda *words: asked.append(words))
+    monkeypatch.setattr(devices, "launch_others", started.append)
     open_place("auto", "auto", "32-true")
     open_place("cpu", "auto", "32-true")  # a processor is one device
-    assert asked == [(torch.device("cuda"), 3, 1, "32-true")]
+    assert asked == [(torch.device("cuda"), 3, 1, "32-true")] and started == [3]
 
 
 @pytest.mark.parametrize(
