@@ -15,7 +15,6 @@ from damc.kernels.base import (
     Kernel,
     State,
     StepInfo,
-    adapted,
     check_target_acceptance,
     evaluate,
 )
@@ -86,12 +85,9 @@ class HMC(Kernel):
         outside = new_value == -math.inf
         divergent = ~outside & ~(log_ratio.isfinite() & (log_ratio > -_DIVERGENT))
         log_ratio = torch.where(outside | ~log_ratio.isfinite(), -math.inf, log_ratio)
-        moved, acceptance = self.metropolis(
-            state._replace(log_prob=value, grad=grad),
-            State(new, new_value, new_grad),
-            log_ratio,
-            generator,
+        here = state._replace(log_prob=value, grad=grad)
+        there = State(new, new_value, new_grad)
+        moved, acceptance = self.adaptive_metropolis(
+            here, there, log_ratio, self.target_acceptance, generator
         )
-        s = adapted(s, acceptance, self.target_acceptance, state.moves)
-        moved = moved._replace(step_size=s, moves=state.moves + 1)
         return moved, StepInfo(value, calls, acceptance, divergent=divergent)

@@ -14,7 +14,6 @@ from damc.kernels.base import (
     Kernel,
     State,
     StepInfo,
-    adapted,
     check_target_acceptance,
     evaluate,
 )
@@ -62,12 +61,9 @@ class MALA(Kernel):
         outside = new_value == -math.inf
         divergent = ~(outside | log_ratio.isfinite())
         log_ratio = torch.where(outside | divergent, -math.inf, log_ratio)
-        new, acceptance = self.metropolis(
-            state._replace(log_prob=value, grad=grad),
-            State(proposal, new_value, new_grad),
-            log_ratio,
-            generator,
+        here = state._replace(log_prob=value, grad=grad)
+        there = State(proposal, new_value, new_grad)
+        moved, acceptance = self.adaptive_metropolis(
+            here, there, log_ratio, self.target_acceptance, generator
         )
-        s = adapted(s, acceptance, self.target_acceptance, state.moves)
-        new = new._replace(step_size=s, moves=state.moves + 1)
-        return new, StepInfo(value, calls, acceptance, divergent=divergent)
+        return moved, StepInfo(value, calls, acceptance, divergent=divergent)

@@ -22,10 +22,10 @@ from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe
 from damc.learn.processes import of_all_processes
 from damc.learn.settings import OptimizerSettings
-from damc.learn.sources import Draw
+from damc.learn.sources import Draw, noise_draw
 from damc.nets.joint import Joint, image_energy, without_norm
 from damc.nets.networks import Networks
-from damc.randomness import batch_rows, normal, own_rows, whole_batch
+from damc.randomness import batch_rows, own_rows, whole_batch
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class MEG(Learner):
         return cls(decoder, energy, statistics, networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
-        s = self.settings
+        s, noise = self.settings, noise_draw(self.decoder, self.latent_dim)
 
         # The energy: lower on data, higher on the decoder's images, flat around the data.
         with torch.no_grad():
-            fakes = self.decoder(self._noise(s.energy_updates * len(x), generator))
+            fakes = self.decoder(noise(s.energy_updates * len(x), None, generator))
         x = x.detach().requires_grad_(s.score_penalty > 0)
         for fake in fakes.chunk(s.energy_updates):
             real = self.energy(x)
@@ -134,7 +134,7 @@ class MEG(Learner):
         }
 
         # The decoder: towards low energy, with as much information about z as it can keep.
-        z = self._noise(len(x), generator)
+        z = noise(len(x), None, generator)
         other = shuffled(z, generator)
         fake = self.decoder(z)
         true, false = self.statistics(fake.repeat(2, 1, 1, 1), torch.cat([z, other])).chunk(2)
@@ -148,7 +148,7 @@ class MEG(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """N(0, I)."""
-        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
+        return {"gaussian": noise_draw(self.decoder, self.latent_dim)}
 
     def decode(self, z: Tensor) -> Tensor:
         """g(z), ``(B, C, H, W)``."""
@@ -160,10 +160,6 @@ class MEG(Learner):
         """E(x), ``(B,)``: higher is more anomalous. Nothing in it is random."""
         energy: Tensor = self.energy(x)
         return energy
-
-    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
-        like = next(self.decoder.parameters())
-        return normal(n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def shuffled(z: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -150,6 +150,11 @@ class Store(nn.Module):
         self.points[place] = z.to(self.points)
         self.written += len(z)
 
+    @property
+    def known(self) -> Tensor:
+        """Those that were written so far, ``(N, d)``."""
+        return self.points[: int(self.written)]
+
     def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n of the stored points, ``(n, d)``, with replacement."""
         share = torch.rand(n, generator=generator, device=self.points.device)

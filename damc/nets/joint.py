@@ -6,7 +6,7 @@ that rescales each image would hide its brightness and contrast from the critic.
 
 from __future__ import annotations
 
-__all__ = ["Joint", "image_energy", "without_norm"]
+__all__ = ["BiNetworks", "Joint", "image_energy", "without_norm"]
 
 from collections.abc import Sequence
 
@@ -87,6 +87,20 @@ class Joint(nn.Module):
         """Logits `(B,)` of `features`."""
         logits: Tensor = self.logit(features)
         return logits.squeeze(1)
+
+
+class BiNetworks(nn.Module):
+    """The three networks of a BiGAN.
+
+    Args:
+        decoder: g, from z `(B, d)` to images.
+        encoder: e, from images to z `(B, d)`.
+        critic: D, from images and latent points to logits; positive means (x, e(x)).
+    """
+
+    def __init__(self, decoder: nn.Module, encoder: nn.Module, critic: Joint) -> None:
+        super().__init__()
+        self.decoder, self.encoder, self.critic = decoder, encoder, critic
 
 
 def image_energy(trunk: nn.Module, embedding: int) -> Energy:
