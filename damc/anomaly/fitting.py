@@ -36,6 +36,7 @@ Index = NDArray[np.intp]
 _FOLDS = 5
 _MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
+_PROJECTED = 500  # images, ten a main direction; those of few fit the very images, not others
 _ROBUST = 10  # neighbors that count if anomalies may be among them
 _EXPLAINED = 1000  # images whose windows tell how surroundings predict a pixel
 
@@ -80,7 +81,11 @@ def fit_parts(data: Data, order: Index, plan: PartsPlan, contamination: float | 
         plan: which parts; of many images no variants are made.
         contamination: share of anomalies among the rows; None is none.
     """
-    plan = replace(plan, augment=plan.augment and len(order) <= _AUGMENTED)
+    plan = replace(
+        plan,
+        augment=plan.augment and len(order) <= _AUGMENTED,
+        project=len(order) >= _PROJECTED,
+    )
     kept, plan = _trimmed(data, order, plan, contamination)
     if len(kept) >= _MANY:
         held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
@@ -120,7 +125,8 @@ def fit_with_network(
         seed: of everything random.
     """
     kind = plan.kind
-    kept, plan = _trimmed(data, order, replace(plan, kind="auto"), contamination)
+    plan = replace(plan, kind="auto", project=len(order) >= _PROJECTED)
+    kept, plan = _trimmed(data, order, plan, contamination)
     cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
     if cut < 2:
         raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
