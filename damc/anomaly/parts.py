@@ -212,8 +212,8 @@ class PartsPlan:
         features: a network for `damc.anomaly.places.Patches`.
         tile: pixels a side of tiles that are compared in place of whole images ("tiles").
         k: neighbors that count.
-        group: how many anomalies there may be in a group among the data; adds parts that see
-            past it.
+        group: how many anomalies may be left in a group among the data; parts then look past it
+            ("wide-"), and there are no variants.
         project: see `NearNormal`.
     """
 
@@ -240,12 +240,15 @@ class PartsPlan:
                 assert self.tile is not None
                 found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
-                # Turning and scaling blur an image, which is what a spectrum looks at.
-                varied, project = augment and name != "spectrum", self.project
-                found.append(NearNormal(name, self.k, augment=varied, project=project))
-                if self.group is not None:
-                    found.append(NearNormal(WIDE + name, self.group + 5, project=project))
+                found.append(self._near(name, augment))
         return found
+
+    def _near(self, name: str, augment: bool) -> NearNormal:
+        if self.group is not None:
+            return NearNormal(WIDE + name, self.group + self.k, project=self.project)
+        # Turning and scaling blur an image, which is what a spectrum looks at.
+        varied = augment and name != "spectrum"
+        return NearNormal(name, self.k, augment=varied, project=self.project)
 
     def _names(self, shape: tuple[int, ...]) -> list[str]:
         names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]
