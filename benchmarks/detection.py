@@ -5,7 +5,8 @@ tabular   ten or so labeled sets (.npz with X and y, 1 is an anomaly) in a folde
 contaminated  the same sets, a tenth of the training rows anomalies; with --all-normal, no normal
           rows are left out where anomalies are too few for a tenth
 classes   CIFAR-10, one class as normal, against kNN, PCA and a VAE with the calibrated score
-defects   squares and scratches planted into CIFAR-10 and SVHN images: where `explain` finds them
+defects   squares and scratches planted into CIFAR-10 and SVHN images: where `explain` finds them,
+          against PatchCore's way of comparing features, here those of random filters
 alarms    false alarms on fresh normal rows, 300 to learn from
 size      200 color images of 224x224: time, memory, and where `explain` finds planted defects
 """
@@ -30,6 +31,7 @@ from benchmarks.timing import machine
 from damc import AnomalyDetector
 from damc.data import Images, load_images
 from damc.paper.baselines import baseline_scores
+from damc.randomness import global_seed
 
 Array = NDArray[Any]
 Rows = list[dict[str, Any]]
@@ -149,32 +151,44 @@ def _vae(quality: str, train: Images, normal: Images, test: Images, seed: int) -
     return {"calibrated": torch.from_numpy(found)}
 
 
-def defects(root: Path, seeds: list[int]) -> Rows:
-    """Pixel AUROC of `explain` on 200 images with one defect each, 500 others to learn from."""
+def defects(root: Path, seeds: list[int], methods: list[str]) -> Rows:
+    """Pixel AUROC of `explain` on 200 images with one defect each, 500 others to learn from; and
+    AUROC of the scores against those images without the defect."""
     rows: Rows = []
     for name in ("cifar10", "svhn"):
         images = load_images(name, root=root, split="test")
         for seed in seeds:
             order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-            detector = AnomalyDetector(random_state=seed).fit(_array(images, order[:500]))
-            for kind in ("square", "scratch"):
-                x, masks = plant(_array(images, order[500:700]), kind, seed)
-                maps = detector.explain(x)[:, 0]
-                area = roc_auc_score(masks.flatten(), maps.flatten())
-                per = [
-                    roc_auc_score(m.flatten(), f.flatten())
-                    for m, f in zip(masks, maps, strict=True)
-                ]
-                rows.append(
-                    {
-                        "images": name,
-                        "defect": kind,
-                        "seed": seed,
-                        "pixel AUROC": round(float(area), 3),
-                        "mean over images": round(float(np.mean(per)), 3),
+            for method in methods or ["surprise", "random-patches"]:
+                features = _random_filters(seed) if method == "random-patches" else None
+                detector = AnomalyDetector(features=features, random_state=seed)
+                detector.fit(_array(images, order[:500]))
+                fresh = _array(images, order[500:700])
+                plain = detector.decision_function(fresh)
+                for kind in ("square", "scratch"):
+                    x, masks = plant(fresh, kind, seed)
+                    scores = np.concatenate([plain, detector.decision_function(x)])
+                    figures = {
+                        "pixel AUROC": roc_auc_score(
+                            masks.ravel(), detector.explain(x)[:, 0].ravel()
+                        ),
+                        "image AUROC": roc_auc_score(np.repeat([0, 1], len(x)), scores),
                     }
-                )
+                    row = {"images": name, "method": method, "defect": kind, "seed": seed}
+                    rows.append(row | {k: round(float(v), 3) for k, v in figures.items()})
+                    print(rows[-1], flush=True)
     return rows
+
+
+def _random_filters(seed: int) -> torch.nn.Module:
+    """Features without pretrained weights, for PatchCore's way of comparing them."""
+    with global_seed(seed):
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 5, padding=2),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(32, 32, 3, stride=2, padding=1),
+            torch.nn.ReLU(),
+        )
 
 
 def plant(x: Array, kind: str, seed: int, scale: int = 1) -> tuple[Array, Array]:
@@ -291,7 +305,10 @@ def main() -> None:
     parser.add_argument("data", nargs="?", type=Path, help="folder of .npz sets, or of named data")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument(
-        "--methods", nargs="+", default=[], help="rows of `tabular` or `classes`; all if none"
+        "--methods",
+        nargs="+",
+        default=[],
+        help="rows of `tabular`, `classes` or `defects`; all if none",
     )
     parser.add_argument("--classes", nargs="+", type=int, default=[0, 4, 9])
     parser.add_argument("--all-normal", action="store_true", help="see `contaminated`")
@@ -305,7 +322,7 @@ def main() -> None:
         "tabular": lambda: tabular(given.data, given.seeds, given.methods),
         "contaminated": lambda: contaminated(given.data, given.seeds, thin=not given.all_normal),
         "classes": lambda: classes(given.data, given.seeds, given.classes, given.methods),
-        "defects": lambda: defects(given.data, given.seeds),
+        "defects": lambda: defects(given.data, given.seeds, given.methods),
         "alarms": lambda: alarms(given.seeds),
         "size": lambda: size(given.seeds, given.quality),
     }
