@@ -17,9 +17,9 @@ from damc.learn.learner import Learner
 
 def packaged() -> dict[str, Path]:
     """Folders of the models that come with damc, by name; none in a damc without models."""
-    if importlib.util.find_spec("damc.models") is None:
+    if importlib.util.find_spec("damc.hub.packaged") is None:
         return {}
-    module = importlib.import_module("damc.models")
+    module = importlib.import_module("damc.hub.packaged")
     return {name: module.packaged_folder(name) for name in module.packaged_names()}
 
 

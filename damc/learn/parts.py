@@ -5,6 +5,7 @@
     energy_step    down the gradient of  E_p(z|x) E(z) - E_p(z) E(z)
     sampler_step   down the denoising loss of q(z | x), q(z) at samples of p(z | x)
     prior_sampler_step   the same of a q(z) of its own, at stored samples
+    autoencoder_step     encoder and decoder together, down -log p(x, z): no chain
 
 The first two updates are equation 2 of the paper, the last is its equation 7.
 """
@@ -15,6 +16,7 @@ __all__ = [
     "Chain",
     "Metrics",
     "Update",
+    "autoencoder_step",
     "decoder_step",
     "energy_step",
     "prior_sampler_step",
@@ -28,13 +30,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, amortizer_step
 from damc.density import Target
-from damc.distillation import amortizer_step
 from damc.kernels.base import Info, Kernel
 from damc.latent import LatentModel, energies
 from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Starts, Store
+from damc.randomness import whole_batch
 
 Metrics = dict[str, Tensor]
 """Scalars that say how an iteration went."""
@@ -94,6 +96,27 @@ def decoder_step(
     }
 
 
+def autoencoder_step(
+    model: LatentModel, q: Amortizer, head: nn.Module, x: Tensor, update: Update
+) -> tuple[Tensor, Metrics]:
+    """One step of decoder, q's encoder and a head on it towards the likeliest z for each x.
+
+    The loss is -2 sigma^2 log p(x, z) at z = head(encoder(x)), under the prior N(0, I) and up to
+    a constant. It costs one pass through the decoder and back; chains cost many.
+
+    Returns:
+        z ``(B, d)``, and how it went.
+    """
+    z = head(q.embed(x))
+    error, size = model.squared_error(x, z).mean(), z.square().sum(1).mean()
+    norm = update("autoencoder", error + model.sigma**2 * size)
+    return z.detach(), {
+        "mse": error.detach() / x[0].numel(),
+        "z_norm": size.detach() / z.shape[1],
+        "decoder_gradient": norm,
+    }
+
+
 def energy_step(
     energy: nn.Module | None, z_pos: Tensor, z_neg: Tensor, update: Update, *, penalty: float = 0.0
 ) -> Metrics:
@@ -142,6 +165,7 @@ def prior_sampler_step(
     batch: int,
 ) -> Metrics:
     """`updates` steps of a q(z) of its own towards stored samples, which need no decoder."""
+    generator = whole_batch(generator)  # of several processes each takes the same steps
     for _ in range(updates):
         loss = q.loss(store.draw(batch, generator), generator)
         update("prior_sampler", loss)

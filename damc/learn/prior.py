@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
-from damc.learn.mixture import GaussianMixture
+from damc.amortize.mixture import GaussianMixture
 from damc.learn.starts import Store
 
-_EM = 5  # iterations of expectation-maximization when the mixture is fitted again
+_EM = 10, 5  # iterations of expectation-maximization: at first, and when fitted again
 
 
 class RefinedMixture(nn.Module):
@@ -53,13 +53,12 @@ class RefinedMixture(nn.Module):
 
     def fit(self, store: Store) -> None:
         """Fits the mixture to stored points, from where it was: components keep their meaning."""
-        known = min(int(store.written), len(store.points))
-        if known < 2:
+        points = store.known
+        if len(points) < 2:
             return
-        points = store.points[:known]
         start = self.mixture if int(self.fitted) else None
         found = GaussianMixture.fit(
-            points, self.components, start=start, **({"iterations": _EM} if start else {})
+            points, self.components, start=start, iterations=_EM[start is not None]
         )
         k = len(found.weights)  # few points have fewer components
         self.weights.zero_()

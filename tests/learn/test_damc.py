@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
 from damc.learn.damc import DAMCSettings, PaperDAMC
-from damc.learn.learner import count
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
+from damc.learn.sharing import count
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
@@ -334,14 +334,67 @@ def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
 
 
 def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
-    learner = make(replace(QUICK, store=100, store_components=2, horizon=40))
+    learner = make(replace(QUICK, store=100, store_components=2, horizon=60, warm_up=0.05))
     fits: list[int] = []
     q = learner.prior_sampler
     assert q is not None
     q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
-    for k in range(6):
+    for k in range(60):
         learner.step(X, INDEX, seeded(k))
-    assert fits == [1, 3, 5]  # every 40 / 20 iterations
+    assert fits == [3, 22, 42, 59]  # when chains begin, every 20 of their iterations, at the end
+
+
+def test_it_warms_up_as_an_auto_encoder() -> None:
+    learner = make(replace(QUICK, warm_up=0.5, horizon=4, store=100))
+    decoder, encoder = learner.model.decoder, learner.amortizer.encoder
+    assert isinstance(decoder, Counted) and isinstance(encoder, Counted)
+    with torch.no_grad():
+        z = learner.head(learner.amortizer.embed(X))
+        error = learner.model.squared_error(X, z).mean() / X[0].numel()
+    decoder.rows.clear()
+    metrics = learner.step(X, INDEX, seeded())
+    torch.testing.assert_close(metrics["mse"], error)
+    assert decoder.rows == [6]  # one pass, and no chain
+    assert learner.store is not None and learner.store.points[:6].equal(z)
+
+    start = make(learner.settings)
+
+    def same(part: str) -> list[bool]:
+        pairs = zip(*(weights(one.get_submodule(part)) for one in (learner, start)), strict=True)
+        return [a.equal(b) for a, b in pairs]
+
+    for part in ("model.decoder", "amortizer.encoder", "head"):
+        assert not any(same(part)), part
+    assert not all(same("amortizer.denoiser"))
+    for part in ("model.prior", "prior_sampler"):
+        assert all(same(part)), part
+    assert "displacement" not in learner.step(X, INDEX, seeded())
+    assert "displacement" in learner.step(X, INDEX, seeded())
+
+
+def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
+    learner = make(replace(QUICK, warm_up=0.5, horizon=4))
+    losses: list[Tensor] = []
+    update = learner.update
+
+    def spy(name: str, loss: Tensor) -> Tensor:
+        if name == "autoencoder":
+            losses.append(loss.detach())
+        return update(name, loss)
+
+    learner.update = spy  # type: ignore[method-assign]
+    with torch.no_grad():
+        z = learner.head(learner.amortizer.embed(X))
+        # log p(x, z) has the energy too, which is not learned yet.
+        assert learner.model.prior.energy is not None
+        joint = learner.model.posterior(X)(z) + learner.model.prior.energy(z)
+    learner.step(X, INDEX, seeded())
+    torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
+
+
+def test_warming_up_needs_a_horizon() -> None:
+    with pytest.raises(BadInput, match="horizon must be at least 2"):
+        replace(QUICK, warm_up=0.5)
 
 
 def test_negatives_may_start_at_noise_alone() -> None:

@@ -22,8 +22,8 @@ def make(context: int | nn.Module | None = None, **options: object) -> Amortizer
     return Amortizer(2, context, **{**SMALL, **options})  # type: ignore[arg-type]
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(3)
+def seeded(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("null", ["token", "noise"])

@@ -42,10 +42,12 @@ class GaussianMixture:
             components: K at most; a component needs more than d points to have a covariance, so
                 few points get fewer.
             iterations: of expectation-maximization, at most.
-            start: where it begins, if it has as many components; by default at k-means.
+            start: where it begins, if it has as many components; by default at points that are far
+                from each other (k-means++).
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture as Fit
+        from threadpoolctl import threadpool_limits
 
         k = max(1, min(components, len(z) // (z.shape[1] + 1)))
         points = z.detach().double().cpu().numpy()
@@ -66,10 +68,11 @@ class GaussianMixture:
             max_iter=iterations,
             reg_covar=floor,
             random_state=0,
-            init_params="random_from_data" if begin else "kmeans",
+            init_params="random_from_data" if begin else "k-means++",
             **begin,
         )
-        with warnings.catch_warnings():
+        # Its libraries would take every core, whatever torch was told.
+        with threadpool_limits(torch.get_num_threads()), warnings.catch_warnings():
             # Stopping early leaves a density that is normalized and only a little less likely.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit.fit(points)
