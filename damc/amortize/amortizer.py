@@ -49,6 +49,8 @@ class Amortizer(nn.Module):
         velocity: it predicts v = alpha eps - sigma z instead, learns the mean of |v^ - v|^2 / 2,
             and begins at zero, where q is N(0, I); with `standardize`, a Gaussian that fits.
         frequency: standard deviation of the denoiser's initial Fourier frequencies.
+        mixture: blocks and components of a mixture of Gaussians under the denoiser, which learns
+            what that misses; ``q.denoiser.mixture.fit(v)`` fits it to standardized points.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
@@ -75,6 +77,7 @@ class Amortizer(nn.Module):
         fourier: int | None = None,
         velocity: bool = False,
         frequency: float = 1.0,
+        mixture: tuple[int, int] | None = None,
         standardize: bool = False,
     ) -> None:
         super().__init__()
@@ -97,6 +100,7 @@ class Amortizer(nn.Module):
             "fourier": fourier,
             "velocity": velocity,
             "frequency": frequency,
+            "mixture": None if mixture is None else list(mixture),
             "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
@@ -111,6 +115,7 @@ class Amortizer(nn.Module):
             fourier=fourier,
             velocity=velocity,
             frequency=frequency,
+            mixture=mixture,
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
