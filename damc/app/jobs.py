@@ -79,7 +79,8 @@ class Job:
         thread.start()
         try:
             while (found := self._said.get()) is not _END:
-                yield found
+                if not self.stopped:  # what was said before the stop is no longer of interest
+                    yield found
         finally:
             self.stop()
         if failure:
@@ -103,9 +104,11 @@ class Jobs:
             before.stop()
         return job
 
-    def stop(self, tab: str) -> None:
-        """Stops and forgets the job of a tab, if it has one."""
+    def stop(self, tab: str) -> bool:
+        """Stops and forgets the job of a tab; whether there was one that had not ended."""
         with self._lock:
             job = self._jobs.pop(tab, None)
-        if job is not None:
-            job.stop()
+        if job is None or job.stopped:
+            return False
+        job.stop()
+        return True

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Model", "Models", "packaged"]
 
-import importlib
-import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +11,16 @@ from pathlib import Path
 
 from damc.errors import BadInput
 from damc.learn.learner import Learner
+from damc.models import packaged_folder, packaged_names
+
+_FIRST = "mnist-small"  # a drawn digit is of its kind
 
 
 def packaged() -> dict[str, Path]:
-    """Folders of the models that come with damc, by name; none in a damc without models."""
-    if importlib.util.find_spec("damc.models") is None:
-        return {}
-    module = importlib.import_module("damc.models")
-    return {name: module.packaged_folder(name) for name in module.packaged_names()}
+    """Folders of the models that come with damc, by name, the page's default first."""
+    names = sorted(packaged_names(), key=lambda name: name != _FIRST)
+    folders = {name: packaged_folder(name) for name in names}
+    return {name: folder for name, folder in folders.items() if folder is not None}
 
 
 class Model:
