@@ -20,6 +20,8 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+)([^)\s#]+)(#[^)\s]*)?\)")
 
+NOTEBOOK = re.compile(r"\]\(((?:\.\./)*)tutorials/([\w-]+)\.ipynb")
+
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the changelog, which stands at the root, and the notebooks with their figures."""
@@ -82,4 +84,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri == "changelog.md":
         # At the root its links start at docs/.
         return markdown.replace("](docs/", "](")
+    if not page.file.src_uri.startswith("notebooks/"):
+        markdown = NOTEBOOK.sub(r"](\1notebooks/\2.md", markdown)
     return LINK.sub(rewritten, markdown)

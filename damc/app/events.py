@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["forget_tab", "handler", "stop_job", "stream", "teller"]
+__all__ = ["handler", "stop_job", "stream", "teller"]
 
 import html
 from collections.abc import Callable, Iterator
@@ -61,16 +61,6 @@ def stop_job(jobs: Jobs) -> Any:
         return gr.skip() if jobs.stop(tab) else words.paragraph("nothing runs")
 
     return handler(stop)
-
-
-def forget_tab(jobs: Jobs, detectors: dict[str, Any]) -> Any:
-    """What a browser tab calls when it is closed."""
-
-    def forget(tab: str) -> None:
-        jobs.stop(tab)
-        detectors.pop(tab, None)
-
-    return handler(forget)
 
 
 def _in_words(error: Exception) -> Exception:

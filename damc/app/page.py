@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from damc.app.events import forget_tab
 from damc.app.jobs import Jobs
 from damc.app.models import Models
 from damc.app.tabs.anomalies import anomalies_tab
@@ -21,17 +20,20 @@ from damc.app.tabs.reconstruct import reconstruct_tab
 from damc.app.uploads import MOST_BYTES, MOST_SIDE
 
 _STYLE = """
-.damc-table { overflow-x: auto; }
-.damc-table table { border-collapse: collapse; border: 0; font-size: 0.9rem; width: auto; }
-.damc-table th, .damc-table td { text-align: left; padding: 0.3rem 1.2rem 0.3rem 0; border: 0;
-  border-bottom: 1px solid var(--border-color-primary); white-space: nowrap; }
-.damc-table td.damc-number, .damc-table th.damc-number { text-align: right;
-  font-variant-numeric: tabular-nums; }
+.damc-table { overflow-x: auto; margin-bottom: 0.8rem; }
+.damc-table table { border-collapse: collapse; font-size: 0.9rem; width: auto; }
+.damc-table table, .damc-table tr, .damc-table th, .damc-table td { border: 0 !important; }
+.damc-table th, .damc-table td { text-align: left; padding: 0.3rem 1.2rem 0.3rem 0.2rem;
+  border-bottom: 1px solid var(--border-color-primary) !important; }
+.damc-table .damc-number { text-align: right; font-variant-numeric: tabular-nums; }
 .damc-marked td { font-weight: 600; }
 .damc-failure { color: #b3261e; font-weight: 600; }
 .dark .damc-failure { color: #ff897d; }
 .damc-picture img { padding: 2.4rem 0.6rem 0.6rem; } /* below its label */
-.damc-note progress { width: 8rem; vertical-align: middle; accent-color: #4f46e5; }
+.damc-note progress { width: 8rem; height: 0.6rem; margin-right: 0.4rem; appearance: none; }
+.damc-note progress::-webkit-progress-bar { background: #e4e4e7; border-radius: 0.3rem; }
+.damc-note progress::-webkit-progress-value { background: #6366f1; border-radius: 0.3rem; }
+.damc-note progress::-moz-progress-bar { background: #6366f1; }
 """
 _FONT = ("system-ui", "sans-serif")  # none that a browser would have to fetch from elsewhere
 
@@ -84,7 +86,7 @@ def build(models: Models) -> Any:
     """The page, as gradio's `Blocks`."""
     import gradio as gr
 
-    jobs, detectors = Jobs(), dict[str, Any]()
+    jobs = Jobs()
     with gr.Blocks(title="damc", delete_cache=(1800, 3600), analytics_enabled=False) as page:
         gr.Markdown(
             "# damc\nSampling and learning with diffusion-amortized MCMC: a short Markov chain "
@@ -97,8 +99,7 @@ def build(models: Models) -> Any:
             with gr.Tab("Reconstruct"):
                 reconstruct_tab(models)
             with gr.Tab("Anomalies"):
-                anomalies_tab(jobs, detectors)
+                anomalies_tab(jobs)
             with gr.Tab("Density"):
                 density_tab(jobs)
-        page.unload(forget_tab(jobs, detectors))
     return page

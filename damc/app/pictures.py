@@ -113,7 +113,7 @@ def _bars(ax: Any, seen: Explored) -> None:
     rows = [p for p in seen.panels.values() if p.distance is not None]
     ax.barh(range(len(rows)), [p.distance for p in rows], color="#1f5fa8", height=0.3)
     for k, panel in enumerate(rows):  # names stand above the bars and take no room beside them
-        ax.text(0, k - 0.25, f"{panel.title}: {panel.distance:.3f}", fontsize=9, va="bottom")
+        ax.text(0.004, k - 0.22, f"{panel.title}: {panel.distance:.3f}", fontsize=9, va="bottom")
     ax.set(xlim=(0, max(0.3, *(p.distance or 0 for p in rows)) * 1.05), ylim=(4.5, -0.8))
     ax.set_yticks([])
     ax.set_title("distance to the exact density", fontsize=10)

@@ -74,7 +74,7 @@ def density_table(seen: Explored) -> str:
         ]
         for panel in seen.panels.values()
     ]
-    head = ["", "distance to the exact density", "gradients", ""]
+    head = ["", "distance", "gradients", ""]
     text = table(head, rows, numbers=(1, 2))
     grid, draws = seen.grid, seen.draws
     box = "" if grid.complete else ", of the box shown, which does not hold all of the density"
@@ -102,7 +102,7 @@ def scores_table(found: Detection, false_alarms: Sequence[float]) -> str:
         ]
         for i in found.order
     ]
-    head = ["picture, the most anomalous first", "score", "p-value", "anomaly"]
+    head = ["picture", "score", "p-value", "anomaly"]
     low, high = false_alarms
     marked = [bool(found.anomalous[i]) for i in found.order]
     return table(head, rows, marked, numbers=(1, 2)) + paragraph(

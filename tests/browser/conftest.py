@@ -90,16 +90,11 @@ def watch_errors(page: Any, url: str) -> list[str]:
     """Collects console errors, exceptions and requests to other hosts, as they come."""
     errors: list[str] = []
 
-    def console(message: Any) -> None:
-        refused = "413" in message.text  # what the browser itself prints for too large a file
-        if message.type == "error" and not refused:
-            errors.append(message.text)
-
     def request(asked: Any) -> None:
         if not asked.url.startswith((url, "data:", "blob:")):
             errors.append(f"asks {asked.url}")
 
-    page.on("console", console)
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", request)
     return errors

@@ -92,7 +92,7 @@ def test_a_folder_is_fitted_and_an_odd_picture_found(page: Any, tmp_path: Path) 
     Image.fromarray(scratched.clip(0, 255).astype(np.uint8)).save(tmp_path / "scratched.png")
     open_tab(page, "Anomalies")
     upload(page, "normal-pictures", str(folder))
-    press(page, "Fit a detector")
+    press(page, "Fit")
     page.locator("progress").first.wait_for()
     page.get_by_text("fitted to 120 pictures of 1x24x24 numbers").wait_for()
     files = [str(tmp_path / "scratched.png"), *(str(folder / f"{k:03d}.png") for k in range(7))]

@@ -11,14 +11,18 @@ from damc.app import anomalies, words
 from damc.app.events import handler, stop_job, stream, teller
 from damc.app.jobs import Job, Jobs
 from damc.app.pictures import above_maps
+from damc.app.recent import Recent
 from damc.app.uploads import MOST_BYTES, MOST_FILES
 from damc.app.widgets import picture
 
+_DETECTORS = 50  # that are kept, one for each of the browser tabs used last
 
-def anomalies_tab(jobs: Jobs, detectors: dict[str, Any]) -> None:
-    """Builds the tab; `detectors` holds the one that each browser tab has fitted, by its name."""
+
+def anomalies_tab(jobs: Jobs) -> None:
+    """Builds the tab."""
     import gradio as gr
 
+    detectors = Recent[Any](_DETECTORS)  # the one that each browser tab has fitted
     gr.Markdown(
         "Give a folder of normal pictures, then others to score: how unusual each is, how often "
         f"normal ones look as unusual, and where. At most {MOST_FILES:,} pictures, "
@@ -37,7 +41,7 @@ def anomalies_tab(jobs: Jobs, detectors: dict[str, Any]) -> None:
                 0.8, 0.99, 0.95, step=0.01, label="Share of normal pictures below the threshold"
             )
             with gr.Row():
-                fit = gr.Button("Fit a detector", variant="primary", min_width=100)
+                fit = gr.Button("Fit", variant="primary", min_width=100)
                 example = gr.Button("Example", min_width=100)
                 stop = gr.Button("Stop", min_width=100)
         with gr.Column():
@@ -79,7 +83,7 @@ def anomalies_tab(jobs: Jobs, detectors: dict[str, Any]) -> None:
                 yield found, gr.skip(), gr.skip()
                 continue
             fitted, others = found if isinstance(found, tuple) else (found, [])
-            detectors[tab] = fitted
+            detectors.put(tab, fitted)
             text = words.paragraph(
                 f"fitted to {len(fitted.decision_scores_):,} pictures of "
                 f"{'x'.join(map(str, fitted.scaling_.shape))} numbers; threshold "
