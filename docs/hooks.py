@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File
-
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+)([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -25,6 +23,8 @@ NOTEBOOK = re.compile(r"\]\(((?:\.\./)*)tutorials/([\w-]+)\.ipynb")
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the changelog, which stands at the root, and the notebooks with their figures."""
+    from mkdocs.structure.files import File
+
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=text))
     for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
