@@ -19,6 +19,7 @@ from benchmarks import (
     prior,
     sampling,
     sbi,
+    scaling,
     steps,
     verdict,
 )
@@ -37,6 +38,9 @@ BENCHMARKS = {
     "densities": densities.rows,
     "posteriors": densities.posteriors,
     "sbi": sbi.rows,
+    "scaling": scaling.rows,
+    "scaling-check": scaling.check,
+    "averaging": scaling.averaging,
     "verdict": verdict.rows,
 }
 SEEDED = ("densities", "posteriors", "verdict")  # they take seeds, and names of targets

@@ -15,7 +15,7 @@ import torch._inductor.config as inductor
 
 from benchmarks.timing import interleaved
 from damc import Amortizer
-from damc.distillation import amortizer_step
+from damc.amortize import amortizer_step
 from damc.fast.packed import PackedDenoiser
 from damc.learn.damc import PaperDAMC
 from damc.learn.presets import find_preset

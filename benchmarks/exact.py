@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from damc import MALA, Amortizer, Gaussian, Independence, distill
-from damc.distillation import History
+from damc.amortize import History
 from damc.metrics import c2st
 from damc.sampling.conditional import amortize
 

@@ -6,11 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from damc.amortize import Amortizer
+    from damc.amortize import EMA, Amortizer, History, distill
     from damc.anomaly.detector import AnomalyDetector
     from damc.anomaly.files import load
     from damc.density import product, tempered
-    from damc.distillation import EMA, History, distill
     from damc.errors import BadInput, Diverged
     from damc.kernels.base import Info, Kernel, State, StepInfo
     from damc.kernels.hmc import HMC
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PLACES = {
-    "damc.amortize": ("Amortizer",),
-    "damc.distillation": ("EMA", "History", "distill"),
+    "damc.amortize": ("EMA", "Amortizer", "History", "distill"),
     "damc.anomaly.detector": ("AnomalyDetector",),
     "damc.anomaly.files": ("load",),
     "damc.density": ("product", "tempered"),

@@ -1,8 +1,23 @@
-"""Randomness: seeds derived from one seed, torch's global state borrowed, noise that rows share."""
+"""Randomness: seeds derived from one seed, torch's global state borrowed, noise that rows share.
+
+What is drawn for the rows of a batch is drawn by `normal`, `normal_like` and `uniform_like`, so
+that a process which has some of the rows draws what one process would draw for them.
+"""
 
 from __future__ import annotations
 
-__all__ = ["SharedNoise", "derive_seed", "global_seed", "normal", "normal_like"]
+__all__ = [
+    "BatchShare",
+    "SharedNoise",
+    "batch_rows",
+    "derive_seed",
+    "global_seed",
+    "normal",
+    "normal_like",
+    "own_rows",
+    "uniform_like",
+    "whole_batch",
+]
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,26 +87,99 @@ class SharedNoise(torch.Generator):
     """
 
 
+class BatchShare(torch.Generator):
+    """The generator of one of W processes, whose rows are r, r + W, r + 2 W, ... of a batch.
+
+    The functions of this module draw for the whole batch, from `batch`, which all processes seed
+    alike, and take the process's own rows: randomness belongs to the rows of the batch, and W
+    processes draw what one does. Anything else that draws from it gets other noise in each process.
+
+    Args:
+        device: where it draws.
+        rank: r.
+        world: W.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0); both = normal(4, 2, generator=g)
+        >>> g = BatchShare("cpu", 1, 2).seed_batch(0, own=1)
+        >>> bool((normal(2, 2, generator=g) == both[1::2]).all())
+        True
+    """
+
+    batch: torch.Generator
+    rank: int
+    world: int
+
+    def __new__(cls, device: torch.device | str = "cpu", rank: int = 0, world: int = 1) -> Any:
+        new = super().__new__(cls, device)  # type: ignore[call-arg]
+        new.batch, new.rank, new.world = torch.Generator(device), rank, world
+        return new
+
+    def seed_batch(self, seed: int, *, own: int) -> BatchShare:
+        """Seeds what is drawn for the batch, and what this process draws by itself."""
+        self.batch.manual_seed(seed)
+        self.manual_seed(own)
+        return self
+
+
+def whole_batch(generator: torch.Generator | None) -> torch.Generator | None:
+    """The generator from which every process of a run draws the same."""
+    return generator.batch if isinstance(generator, BatchShare) else generator
+
+
+def batch_rows(n: int, generator: torch.Generator | None) -> int:
+    """How many rows the whole batch has if this process has n."""
+    return n * generator.world if isinstance(generator, BatchShare) else n
+
+
+def own_rows(rows: Tensor, generator: torch.Generator | None, dim: int = 0) -> Tensor:
+    """This process's rows of those of the whole batch, which dimension `dim` counts."""
+    if not isinstance(generator, BatchShare):
+        return rows
+    place = [slice(None)] * rows.ndim
+    place[dim] = slice(generator.rank, None, generator.world)
+    return rows[tuple(place)].contiguous()
+
+
 def normal(
     *shape: int,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    dim: int = -2,
 ) -> Tensor:
     """Standard normal noise for B rows, ``(..., B, d)``.
 
     Args:
-        shape: of the noise; its last dimension but one counts rows.
-        generator: source of all randomness; a `SharedNoise` gives every row the same.
+        shape: of the noise.
+        generator: source of all randomness; a `SharedNoise` gives every row the same, a
+            `BatchShare` the noise of this process's rows.
         dtype: of the noise.
         device: of the noise.
+        dim: the dimension that counts rows.
     """
-    if not isinstance(generator, SharedNoise):
-        return torch.empty(shape, dtype=dtype, device=device).normal_(generator=generator)
-    one = torch.empty((*shape[:-2], 1, shape[-1]), dtype=dtype, device=device)
-    return one.normal_(generator=generator).repeat(*(1,) * len(shape[:-2]), shape[-2], 1)
+    sizes = list(shape)
+    if isinstance(generator, SharedNoise):
+        sizes[dim] = 1
+        one = torch.empty(sizes, dtype=dtype, device=device).normal_(generator=generator)
+        repeats = [1] * len(shape)
+        repeats[dim] = shape[dim]
+        return one.repeat(*repeats)
+    if isinstance(generator, BatchShare):
+        sizes[dim] *= generator.world
+        noise = torch.empty(sizes, dtype=dtype, device=device).normal_(generator=generator.batch)
+        return own_rows(noise, generator, dim)
+    return torch.empty(sizes, dtype=dtype, device=device).normal_(generator=generator)
 
 
-def normal_like(z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def normal_like(z: Tensor, generator: torch.Generator | None = None, dim: int = -2) -> Tensor:
     """Standard normal noise of the shape, type and device of z, ``(..., B, d)``."""
-    return normal(*z.shape, generator=generator, dtype=z.dtype, device=z.device)
+    return normal(*z.shape, generator=generator, dtype=z.dtype, device=z.device, dim=dim)
+
+
+def uniform_like(u: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Uniform noise on [0, 1) of the shape, type and device of u, ``(B, ...)``."""
+    if isinstance(generator, BatchShare):
+        noise = u.new_empty(len(u) * generator.world, *u.shape[1:])
+        return own_rows(noise.uniform_(generator=generator.batch), generator)
+    return torch.empty_like(u).uniform_(generator=generator)

@@ -46,7 +46,7 @@ def test_the_layers_hold(tree: Path) -> None:
             "damc.errors -> damc.train.run",
         ),
         ("data/images.py", "from damc.learn import Learner\n", "damc.data.images -> damc.learn"),
-        ("kernels/base.py", "import damc.files\n", "damc.kernels.base -> damc.files"),
+        ("kernels/base.py", "import damc.disk.tensors\n", "damc.kernels.base -> damc.disk.tensors"),
         # By way of the package itself, which knows everything.
         ("density.py", "import damc\n", "damc.density -> damc"),
     ],

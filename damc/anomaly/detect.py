@@ -84,8 +84,8 @@ def detect(
         detector: a fitted detector.
         sets: images, one or more sets of one shape.
         names: of all the images, in order.
-        partial: a file for the scores so far: the same call again goes on where one was stopped,
-            and removes the file at the end.
+        partial: a file for the scores so far: the same call again goes on where one was stopped.
+            It stays, for the caller to remove when the scores are elsewhere.
     """
     count = sum(map(len, sets))
     if len(names) != count:
@@ -105,8 +105,6 @@ def detect(
                 known.add(scores[-1])
         begin += len(images)
     found = np.concatenate(scores)
-    if known is not None:
-        known.remove()
     probabilities = detector.probabilities(found)[:, 1]
     p_values = Threshold(detector.normal_scores_, detector.quantile).p_values(found)
     return Detection(list(names), found, probabilities, p_values, detector.threshold_)
@@ -224,9 +222,6 @@ class _Partial:
             file.truncate(size)
             file.seek(size)
             file.write(scores.astype(np.float32).tobytes())
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
 
 
 def _key(detector: AnomalyDetector, names: Sequence[str]) -> str:

@@ -39,8 +39,8 @@ from damc.anomaly.scaling import Columns, Pixels, Scaling, scaling_from, setting
 from damc.anomaly.scores import SCORES
 from damc.data import Images
 from damc.disk import digest, parse, read, seal, sensible, unseal, write_atomically
+from damc.disk.tensors import load_weights, to_safetensors
 from damc.errors import BadInput
-from damc.files import load_weights, to_safetensors
 from damc.learn import Learner
 from damc.tasks.trained import image_shape
 from damc.train.loading import find_folder

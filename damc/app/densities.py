@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, distill
 from damc.app.expressions import parse
 from damc.app.jobs import Job
 from damc.density import LogProb
-from damc.distillation import distill
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import State
 from damc.kernels.mala import MALA

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from damc.errors import BadInput
+from damc.hub.packaged import packaged_folder, packaged_names
 from damc.learn.learner import Learner
-from damc.models import packaged_folder, packaged_names
 
 _FIRST = "mnist-small"  # a drawn digit is of its kind
 

@@ -107,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return 0
         except (BadInput, OSError, MemoryError, RuntimeError, KeyboardInterrupt) as error:
+            if os.environ.get("TORCHELASTIC_RUN_ID"):
+                # torchrun ends all processes once one has: each is to end with its own exit code.
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if os.environ.get("DAMC_DEBUG"):
                 traceback.print_exc()
             code, sentence = _outcome(error)

@@ -108,7 +108,8 @@ class Detect:
         )
         out = self.out or _free(self.folder)
         out.mkdir(parents=True, exist_ok=True)
-        found = detect(detector, sets, names_of(self.images, sets), out / "scores.partial")
+        partial = out / "scores.partial"
+        found = detect(detector, sets, names_of(self.images, sets), partial)
         file = found.write_csv(out / "scores.csv")
         pictures = draw_pictures(detector, sets, found, out, self.n)
         anomalies = int(found.anomalous.sum())
@@ -131,6 +132,7 @@ class Detect:
         page = write_report(
             out / "report.html", "Anomalies", [Section("Detection", "", results, pictures)]
         )
+        partial.unlink()  # everything is written: the same command begins anew
         rows = [
             [
                 found.names[i],
@@ -157,7 +159,7 @@ def _free(folder: Path) -> Path:
     """A folder for results in which there are none yet, or only a start of them."""
     for k in itertools.count(1):
         out = folder / ("detect" if k == 1 else f"detect-{k}")
-        if not out.exists() or (out / "scores.partial").exists():
+        if not (out / "results.json").exists() or (out / "scores.partial").exists():
             return out
     raise AssertionError
 

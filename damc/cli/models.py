@@ -28,8 +28,8 @@ class Models:
     def run(self) -> None:
         """Prints a row for each model, or a card."""
         from damc.errors import BadInput
-        from damc.models import packaged_folder, packaged_names
-        from damc.published import CARD, FILES, read_config
+        from damc.hub.packaged import packaged_folder, packaged_names
+        from damc.hub.published import CARD, FILES, read_config
         from damc.report.results import write_results
 
         if self.name is not None:

@@ -72,6 +72,9 @@ class Reproduce:
     processes: Annotated[int, Option("N")] = 1
     """Number of cells that run at the same time."""
 
+    cluster: Annotated[str | None, Option("ADDRESS")] = None
+    """Address of a dask scheduler whose workers run the cells; they must see the output folder."""
+
     threads: Annotated[int | None, Option("N")] = None
     """Threads of each process; if not given, the processes share all cores."""
 
@@ -103,7 +106,14 @@ class Reproduce:
             None if self.weights is None else str(self.weights),
         )
         try:
-            results = run_cells(chosen, options, out, processes=self.processes, report=_report)
+            results = run_cells(
+                chosen,
+                options,
+                out,
+                processes=self.processes,
+                cluster=self.cluster,
+                report=_report,
+            )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped in {out}: the same command resumes it") from None
         command = shlex.join(["damc", *sys.argv[1:]])

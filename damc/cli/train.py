@@ -44,8 +44,8 @@ class Train:
     preset's networks."""
 
     module: Annotated[str | None, Option("PACKAGE.MODULE:FACTORY")] = None
-    """A function that makes a learner with networks of your own, in place of the preset's networks
-    and method; it is imported from the working folder or the installed packages."""
+    """A function that makes a learner with networks of your own, in place of those of the preset or
+    sized by --data; it is imported from the working folder or the installed packages."""
 
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder; if not given, runs/PRESET or runs/NAME of the data, with -METHOD for other
@@ -169,7 +169,7 @@ class Train:
             )
             return self._training(preset, origin, preset.name)
         if self.folder is not None and (self.folder / "config.json").is_file():
-            known = resumed(self.folder, self.data, self.data_root)
+            known = resumed(self.folder, self.data, self.data_root, own=self.module is not None)
             return self._training(known.preset, known.origin, "", known)
         if self.data is None:
             raise BadInput(
@@ -251,12 +251,15 @@ class Train:
         channels, high, wide = train.shape
         kind = "color" if channels == 3 else "gray"
         rows["training images"] = f"{len(train):,} of {wide}x{high} in {kind}"
-        if preset.name not in PRESETS:
+        if training.module is not None:
+            rows["networks"] = f"those of {training.module}"
+        elif preset.name not in PRESETS:
             parts = network_sizes(preset)
             sizes = ", ".join(f"{part} {n:,}" for part, n in parts.items() if n is not None)
             rows["networks"] = f"{preset.networks.latent_dim} latent dimensions; weights: {sizes}"
         took = ""
-        if preset.minutes is not None and training.method == "damc":
+        own = training.module is not None
+        if preset.minutes is not None and training.method == "damc" and not own:
             minutes = max(1, round(preset.minutes * training.iterations / preset.iterations))
             took = f", about {minutes} minute{'s' if minutes > 1 else ''} on 2 cores"
         images = training.batch or preset.batch

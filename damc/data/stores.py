@@ -45,7 +45,9 @@ class ArrayStore:
         return len(self._array)
 
     def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        pixels = np.ascontiguousarray(self._array[rows])
+        # Flat in between, for strides that torch does not take for channels last: NumPy leaves
+        # those of a single channel as they are.
+        pixels = np.ascontiguousarray(self._array[rows]).ravel().reshape(len(rows), *self.shape)
         if pixels.dtype == np.uint8 and (self._low, self._high) == (0, 255):
             return pixels
         if (self._low, self._high) == (-1, 1):

@@ -211,14 +211,11 @@ def _linear(layer: nn.Linear, order: Tensor | None = None) -> Evaluation:
     if order is not None:
         order = order.to(weight.device)
         weight, bias = weight[order], None if bias is None else bias[order]
-    # Few rows times a matrix stored column by column: 1.2 to 1.4 times faster on a CPU.
-    columns = weight.t().contiguous()
 
     def evaluate(h: Tensor) -> tuple[Tensor, Pull]:
-        y = h @ columns
-        if bias is not None:
-            y += bias  # `addmm` would first write the bias out for every row
-        return y, lambda grad: grad @ weight
+        # Both ways read one copy of the weights: a second one, laid out for the way there, gains
+        # nothing on a product and halves what a cache holds.
+        return F.linear(h, weight, bias), lambda grad: grad @ weight
 
     return evaluate
 

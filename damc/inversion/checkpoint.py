@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from damc.disk import on_disk, open_plain
+from damc.disk.tensors import load_weights
 from damc.errors import BadInput
-from damc.files import load_weights
 
 __all__ = ["fill", "load_tensors", "read_checkpoint", "size_of"]
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from damc.disk import on_disk, write_atomically
+from damc.disk.tensors import to_safetensors
 from damc.errors import BadInput
-from damc.files import to_safetensors
 from damc.inversion.checkpoint import read_checkpoint
 from damc.inversion.stylegan import style_decoder_from
 from damc.inversion.stylegan_encoder import style_encoder_from

@@ -17,14 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from damc.distillation import EMA
+from damc.amortize import EMA
 from damc.errors import BadInput
 from damc.inversion.discriminator import Discriminator
 from damc.inversion.stylegan import StyleDecoder, check_resolution
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
+from damc.learn.processes import mean_of_all
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw
+from damc.randomness import normal
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class GAN(Learner):
 
         self.iteration += 1
         self.ema.update()
-        self.averages.lerp_(w.detach().mean(0), s.w_rate)
+        self.averages.lerp_(mean_of_all(w.detach().mean(0)), s.w_rate)
         for decoder in (self.learned, self.decoder):
             decoder.truncation.w_avg.copy_(self.averages.mean(0))
         return metrics
@@ -246,6 +248,6 @@ class GAN(Learner):
 
     def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
         like = self.r1
-        return torch.randn(
+        return normal(
             n, self.sizes.latent_dim, generator=generator, dtype=like.dtype, device=like.device
         )

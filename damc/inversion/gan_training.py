@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from damc.data import Images, load_images
+from damc.disk.tensors import to_safetensors
 from damc.errors import BadInput, Diverged
-from damc.files import to_safetensors
 from damc.inversion.gan import GAN, GANSettings, GANSizes
 from damc.inversion.stylegan import check_resolution
-from damc.learn.learner import count
+from damc.learn.sharing import count
 from damc.metrics.frechet import distances, statistics
 from damc.randomness import global_seed
 from damc.report import plots

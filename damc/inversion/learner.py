@@ -17,9 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import EMA, Amortizer
 from damc.density import LogProb, value_and_grad
-from damc.distillation import EMA
 from damc.errors import BadInput, Diverged
 from damc.inversion.problem import Problem
 from damc.inversion.settings import InversionSettings
@@ -32,6 +31,7 @@ from damc.learn.optimizers import LearningRate
 from damc.learn.parts import Chain, Metrics, energy_step, sampler_step
 from damc.learn.sources import Draw, Infer
 from damc.learn.starts import NoiseStarts, Starts
+from damc.randomness import normal_like
 
 
 class Seen(NamedTuple):
@@ -316,7 +316,7 @@ class Inversion(Learner):
         def prior_starts(seen: Seen, z0: Tensor, generator: torch.Generator | None) -> Tensor:
             if not s.noise_negatives:
                 return z0
-            return torch.cat([z0, torch.empty_like(z0).normal_(generator=generator)])
+            return torch.cat([z0, normal_like(z0, generator)])
 
         def update_amortizer(seen: Seen, z: Tensor, generator: torch.Generator | None) -> Metrics:
             goal = (z - seen.code) / s.spread if s.relative else z

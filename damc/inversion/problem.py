@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from damc.density import LogProb
 from damc.errors import BadInput, Diverged
 from damc.inversion.stylegan import StyleDecoder, style_sizes
+from damc.randomness import normal
 
 Draw = Callable[[int, torch.Generator | None], Tensor]
 
@@ -61,7 +62,7 @@ class StyleCodes(nn.Module):
         """Codes of random latent points, not truncated, ``(n, layers * style)``."""
         weight = self.decoder.truncation.w_avg
         place = weight.device if generator is None else generator.device
-        z = torch.randn(n, self.decoder.mapping.latent_dim, generator=generator, device=place)
+        z = normal(n, self.decoder.mapping.latent_dim, generator=generator, device=place)
         return self.decoder.codes(z.to(weight), truncate=False).flatten(1)
 
 
@@ -178,7 +179,7 @@ class Problem(nn.Module):
         """Random codes of the decoder, ``(n, d)``."""
         if self._draw is not None:
             return self._draw(n, generator)
-        return torch.empty(n, self.dim, device=self.mean.device).normal_(generator=generator)
+        return normal(n, self.dim, generator=generator, device=self.mean.device)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Standardized codes of the decoder, ``(n, d)``."""

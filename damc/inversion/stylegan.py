@@ -30,6 +30,7 @@ from damc.inversion.stylegan_layers import (
     pixel_norm,
 )
 from damc.nets.mlp import check_positive
+from damc.randomness import normal
 
 __all__ = [
     "StyleDecoder",
@@ -206,7 +207,9 @@ class StyleSynthesis(nn.Module):
                 side = 4 * 2 ** (i // 2)
                 # Drawn on the device of the random-number generator, so that a seed is enough.
                 place = codes.device if generator is None else generator.device
-                noise = torch.randn(len(w), 1, side, side, generator=generator, device=place).to(w)
+                noise = normal(len(w), 1, side, side, generator=generator, device=place, dim=0).to(
+                    w
+                )
             layer = self.get_submodule(f"layer{i}")
             x = layer(w, noise) if i == 0 else layer(x, w, noise)
         output: Tensor = self.get_submodule(f"output{self.layers // 2 - 1}")(x)

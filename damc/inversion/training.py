@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from damc.disk.tensors import to_safetensors
 from damc.errors import BadInput
-from damc.files import to_safetensors
 from damc.inversion.learner import Inversion
 from damc.inversion.networks import InversionNetworks
 from damc.inversion.settings import InversionSettings

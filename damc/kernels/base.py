@@ -31,6 +31,7 @@ from torch import Tensor
 from damc.density import LogProb, Target, value_and_grad
 from damc.errors import BadInput, Diverged
 from damc.fast.frozen import frozen
+from damc.randomness import uniform_like
 
 
 class State(NamedTuple):
@@ -217,8 +218,26 @@ class Kernel:
             The state, and the probabilities of acceptance, ``(B,)``.
         """
         acceptance = log_ratio.clamp(max=0).exp()
-        accept = torch.empty_like(acceptance).uniform_(generator=generator) < acceptance
+        accept = uniform_like(acceptance, generator) < acceptance
         return self.relocate(state, accept, proposal), acceptance
+
+    def adaptive_metropolis(
+        self,
+        state: State,
+        proposal: State,
+        log_ratio: Tensor,
+        target: float | None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[State, Tensor]:
+        """`metropolis`, then the step size is `adapted` to a mean acceptance and the move counted.
+
+        Args:
+            target: the mean acceptance; None leaves the step size as it is.
+        """
+        assert state.step_size is not None
+        new, acceptance = self.metropolis(state, proposal, log_ratio, generator)
+        s = adapted(state.step_size, acceptance, target, state.moves)
+        return new._replace(step_size=s, moves=state.moves + 1), acceptance
 
     def run(
         self,

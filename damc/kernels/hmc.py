@@ -15,10 +15,10 @@ from damc.kernels.base import (
     Kernel,
     State,
     StepInfo,
-    adapted,
     check_target_acceptance,
     evaluate,
 )
+from damc.randomness import normal_like, uniform_like
 
 _DIVERGENT = 1000.0  # an energy error beyond which a trajectory counts as divergent, as in Stan
 
@@ -69,8 +69,8 @@ class HMC(Kernel):
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
-        v = torch.empty_like(z).normal_(generator=generator)
-        u = torch.empty_like(z[:, :1]).uniform_(generator=generator)
+        v = normal_like(z, generator)
+        u = uniform_like(z[:, :1], generator)
         h = s * (1 - self.jitter * u)
         kinetic = v.square().sum(1) / 2
         new, new_value, new_grad = z, value, grad
@@ -85,12 +85,9 @@ class HMC(Kernel):
         outside = new_value == -math.inf
         divergent = ~outside & ~(log_ratio.isfinite() & (log_ratio > -_DIVERGENT))
         log_ratio = torch.where(outside | ~log_ratio.isfinite(), -math.inf, log_ratio)
-        moved, acceptance = self.metropolis(
-            state._replace(log_prob=value, grad=grad),
-            State(new, new_value, new_grad),
-            log_ratio,
-            generator,
+        here = state._replace(log_prob=value, grad=grad)
+        there = State(new, new_value, new_grad)
+        moved, acceptance = self.adaptive_metropolis(
+            here, there, log_ratio, self.target_acceptance, generator
         )
-        s = adapted(s, acceptance, self.target_acceptance, state.moves)
-        moved = moved._replace(step_size=s, moves=state.moves + 1)
         return moved, StepInfo(value, calls, acceptance, divergent=divergent)

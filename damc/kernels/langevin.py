@@ -11,6 +11,7 @@ from torch import Tensor
 
 from damc.density import LogProb
 from damc.kernels.base import Kernel, State, StepInfo, evaluate
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Langevin(Kernel):
         if self.scale is not None:
             move = s**2 / 2 * self.pull(grad)
             if self.noise:
-                move = move + s * torch.empty_like(z).normal_(generator=generator)
+                move = move + s * normal_like(z, generator)
             z = z + self.push(move)
             return State(z, step_size=s, moves=state.moves + 1), StepInfo(value, calls)
         z = _plus(z, s**2 / 2, grad)
         if self.noise:
-            z = _plus(z, s, torch.empty_like(z).normal_(generator=generator))
+            z = _plus(z, s, normal_like(z, generator))
         return State(z, step_size=s, moves=state.moves + 1), StepInfo(value, calls)
 
 

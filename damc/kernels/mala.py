@@ -14,10 +14,10 @@ from damc.kernels.base import (
     Kernel,
     State,
     StepInfo,
-    adapted,
     check_target_acceptance,
     evaluate,
 )
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MALA(Kernel):
         z, s = state.z, state.step_size
         assert s is not None
         value, grad, calls = evaluate(state, log_prob)
-        w = torch.empty_like(z).normal_(generator=generator)
+        w = normal_like(z, generator)
         pulled = self.pull(grad)
         proposal = z + self.push(s**2 / 2 * pulled + s * w)
         new_value, new_grad = value_and_grad(log_prob, proposal)
@@ -61,12 +61,9 @@ class MALA(Kernel):
         outside = new_value == -math.inf
         divergent = ~(outside | log_ratio.isfinite())
         log_ratio = torch.where(outside | divergent, -math.inf, log_ratio)
-        new, acceptance = self.metropolis(
-            state._replace(log_prob=value, grad=grad),
-            State(proposal, new_value, new_grad),
-            log_ratio,
-            generator,
+        here = state._replace(log_prob=value, grad=grad)
+        there = State(proposal, new_value, new_grad)
+        moved, acceptance = self.adaptive_metropolis(
+            here, there, log_ratio, self.target_acceptance, generator
         )
-        s = adapted(s, acceptance, self.target_acceptance, state.moves)
-        new = new._replace(step_size=s, moves=state.moves + 1)
-        return new, StepInfo(value, calls, acceptance, divergent=divergent)
+        return moved, StepInfo(value, calls, acceptance, divergent=divergent)

@@ -12,6 +12,7 @@ from torch import Tensor
 from damc.density import LogProb
 from damc.errors import BadInput
 from damc.kernels.base import Kernel, State, StepInfo, evaluate
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,10 @@ class Underdamped(Kernel):
         assert h is not None
         value, grad, calls = evaluate(state, log_prob)
         grad = self.pull(grad)
-        if v is None:
-            v = torch.empty_like(z).normal_(generator=generator) + h / 2 * grad
-        else:
-            v = v + h * grad  # the half that the last move left out, and this one's
+        # Besides this move's half, the half that the last one left out.
+        v = normal_like(z, generator) + h / 2 * grad if v is None else v + h * grad
         keep = torch.exp(torch.as_tensor(-self.friction * h, dtype=z.dtype, device=z.device))
-        w = torch.empty_like(z).normal_(generator=generator)
+        w = normal_like(z, generator)
 
         z = z + self.push(h / 2 * v)
         v = keep * v + torch.sqrt(1 - keep**2) * w

@@ -6,7 +6,7 @@ Manek and Chandrasekhar, "Efficient GAN-Based Anomaly Detection", 2018 (its two 
 
 from __future__ import annotations
 
-__all__ = ["BiGAN", "BiGANSettings", "BiNetworks"]
+__all__ = ["BiGAN", "BiGANSettings"]
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from damc.distillation import EMA
+from damc.amortize import EMA
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe
 from damc.learn.settings import OptimizerSettings
-from damc.learn.sources import Draw, Infer
-from damc.nets.joint import Joint, without_norm
+from damc.learn.sources import Draw, Infer, noise_draw
+from damc.nets.joint import BiNetworks, Joint, without_norm
 from damc.nets.networks import Networks
 
 
@@ -39,20 +39,6 @@ class BiGANSettings(OptimizerSettings):
     ema_every: int = 1
     decoder_rate: float = 1e-5  # of the critic as well
     encoder_rate: float = 1e-5
-
-
-class BiNetworks(nn.Module):
-    """The three networks of a BiGAN.
-
-    Args:
-        decoder: g, from z `(B, d)` to images.
-        encoder: e, from images to z `(B, d)`.
-        critic: D, from images and latent points to logits; positive means (x, e(x)).
-    """
-
-    def __init__(self, decoder: nn.Module, encoder: nn.Module, critic: Joint) -> None:
-        super().__init__()
-        self.decoder, self.encoder, self.critic = decoder, encoder, critic
 
 
 class BiGAN(Learner):
@@ -120,17 +106,16 @@ class BiGAN(Learner):
     def build(cls, networks: Networks, settings: Any) -> BiGAN:
         """A fresh learner; the critic sees images through layers like the encoder's."""
         size, latent_dim = networks.embedding, networks.latent_dim
-        head = (nn.LeakyReLU(0.2), nn.Linear(size, latent_dim))
         learned = BiNetworks(
             networks.build_decoder(),
-            nn.Sequential(networks.build_encoder(), *head),
+            networks.build_code_encoder(latent_dim),
             Joint(without_norm(networks.build_encoder()), size, latent_dim),
         )
         return cls(learned, latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, nets = self.settings, self.learned
-        z = self._noise(len(x), generator)
+        z = noise_draw(nets.decoder, self.latent_dim)(len(x), None, generator)
         fake, code = nets.decoder(z), nets.encoder(x)
 
         # The critic: up on data with their codes, down on points with their images.
@@ -167,7 +152,7 @@ class BiGAN(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """N(0, I)."""
-        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
+        return {"gaussian": noise_draw(self.learned.decoder, self.latent_dim)}
 
     def inferences(self) -> Mapping[str, Infer]:
         """The code e(x). Nothing in it is random."""
@@ -197,9 +182,3 @@ class BiGAN(Learner):
             part = F.softplus(-critic.read(again))
         score: Tensor = s.alpha * error + (1 - s.alpha) * part
         return score
-
-    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
-        like = next(self.learned.decoder.parameters())
-        return torch.randn(
-            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
-        )

@@ -23,14 +23,15 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
-from damc.distillation import EMA
+from damc.amortize import EMA, Amortizer
+from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
 from damc.learn.parts import (
     Chain,
     Metrics,
+    bound_step,
     decoder_step,
     energy_step,
     prior_sampler_step,
@@ -53,6 +54,7 @@ from damc.learn.sources import (
     first_guess,
     noise_inference,
 )
+from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
 from damc.nets.networks import Networks
 
@@ -62,8 +64,11 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
-REFITS = 20
-"""How often the mixture under a q(z) of its own is fitted again over the horizon."""
+GAUSSIAN: dict[str, Any] = {"gaussian": True, "velocity": True, "frequency": 0.05}
+"""An amortizer that begins as a Gaussian encoder, which can be learned without chains."""
+
+REFITS, REFIT_EVERY = 20, 20
+"""How often the mixture under a q(z) of its own is fitted again: at most; iterations at least."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_components: int = 10  # Gaussians that it begins as
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
+    warm_up: float = 0.0  # share of the horizon in which decoder and encoder learn a bound first
 
 
 def algorithm_1(
@@ -138,7 +144,8 @@ class DAMC(Learner):
 
     Posterior and prior chains start at the amortizer's EMA copy, the decoder and the energy learn
     from where they end, and the amortizer learns the ends of the posterior chains. Without an
-    energy in the model it is `GaussianDAMC`.
+    energy in the model it is `GaussianDAMC`. With `warm_up` its first
+    iterations have no chains yet.
 
     Args:
         model: decoder, energy prior and sigma.
@@ -184,18 +191,25 @@ class DAMC(Learner):
             model.prior_of,
         )
         add = partial(self.optimizers.add, betas=s.betas)
-        add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))
+        self.stages = Stages(s.warm_up, s.horizon)
+        rate = partial(self.stages.rate, decay=s.decay, stage=2)
+        add("decoder", model.decoder.parameters(), rate(s.decoder_rate))
         if model.prior.energy is not None:
-            add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
+            add("energy", model.prior.energy.parameters(), rate(s.energy_rate))
         add(
             "amortizer",
             amortizer.parameters(),
-            s.learning_rate(s.amortizer_rate),
+            rate(s.amortizer_rate),
             weight_decay=s.amortizer_weight_decay,
         )
         if self.prior_sampler is not None:
-            rate = s.learning_rate(s.amortizer_rate)
-            add("prior_sampler", self.prior_sampler.parameters(), rate)
+            add("prior_sampler", self.prior_sampler.parameters(), rate(s.amortizer_rate))
+        if self.stages.begin:
+            if amortizer.gaussian is None or amortizer.encoder is None:
+                raise BadInput("the amortizer must begin as a Gaussian (gaussian=True) to warm up")
+            parts = (model.decoder, amortizer.encoder, amortizer.gaussian)
+            weights = [p for part in parts for p in part.parameters()]
+            add("warm_up", weights, self.stages.rate(s.decoder_rate, s.decay, stage=1))
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> DAMCSettings:
@@ -206,10 +220,13 @@ class DAMC(Learner):
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma, energy=cls.with_energy)
-        return cls(model, networks.build_amortizer(), settings, networks)
+        options = GAUSSIAN if settings.warm_up else {}
+        return cls(model, networks.build_amortizer(**options), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model
+        if self.iteration < self.stages.begin:
+            return self.warm_up(x, generator)
         metrics = algorithm_1(
             x,
             index,
@@ -225,10 +242,27 @@ class DAMC(Learner):
             ),
             update_amortizer=self.update_amortizer,
         )
-        self.iteration += 1
-        if self.iteration % s.ema_every == 0:
-            self.ema.update()
+        self._count()
         return metrics
+
+    def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
+        """Decoder and encoder learn a bound; the Gaussian that q begins as learns with them."""
+        z, metrics = bound_step(self.model, self.amortizer, x, generator, update=self.update)
+        if self.store is not None:
+            self.store.add(z)
+        self._count()
+        return metrics
+
+    def _refits(self) -> bool:
+        """Whether the mixture is fitted in this iteration: REFITS times at equal distances."""
+        done = self.iteration + 1 - self.stages.begin
+        last = self.settings.horizon - self.stages.begin
+        return done in (1, last) or done % max(last // REFITS, REFIT_EVERY) == 0
+
+    def _count(self) -> None:
+        self.iteration += 1
+        if self.iteration % self.settings.ema_every == 0:
+            self.ema.update()
 
     def update_amortizer(
         self, x: Tensor, z_pos: Tensor, generator: torch.Generator | None
@@ -248,7 +282,7 @@ class DAMC(Learner):
         )
         if self.store is not None and self.prior_sampler is not None:
             self.store.add(z_pos)
-            if (self.iteration + 1) % max(1, s.horizon // REFITS) == 0:
+            if self._refits():
                 self.prior_sampler.fit(self.store)
             metrics |= prior_sampler_step(
                 self.prior_sampler,

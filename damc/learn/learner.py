@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-__all__ = ["Learner", "count"]
+__all__ = ["Learner"]
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from damc.data import Images, load_images
 from damc.errors import BadInput, Diverged, Unable
+from damc.fast.memory import draw_by_parts, map_by_parts
 from damc.latent import EnergyPrior, LatentModel, check_model
-from damc.learn.describe import count, describe
-from damc.learn.history import TrainingHistory
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
-from damc.learn.sharing import Shared
+from damc.learn.sharing import Shared, describe
 from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
-from damc.memory import draw_by_parts, map_by_parts
 from damc.nets.networks import Networks
+from damc.report.figures import images
+from damc.report.history import TrainingHistory
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Self = TypeVar("Self", bound="Learner")
 
@@ -234,6 +238,19 @@ class Learner(Shared):
             raise BadInput(f"source of {self.name} must be {ways}, got {source!r}")
         draw = draws[source]
         return draw_by_parts(lambda k: draw(k, steps, generator), n)
+
+    def plot(
+        self,
+        n: int = 16,
+        *,
+        source: str | None = None,
+        columns: int = 8,
+        generator: torch.Generator | None = None,
+        path: str | Path | None = None,
+    ) -> Figure:
+        """Samples as a matplotlib figure; `sample` explains the arguments, `path` saves it."""
+        samples = self.sample(n, source=source, generator=generator)
+        return images(samples, columns=columns, path=path)
 
     def decode(self, z: Tensor) -> Tensor:
         """Images of latent points z ``(B, d)``."""

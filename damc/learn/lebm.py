@@ -21,7 +21,7 @@ from damc.latent import LatentModel
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step, energy_step
 from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
-from damc.learn.starts import NoiseStarts, PersistentStarts
+from damc.learn.starts import NoiseStarts, PersistentStarts, batch_places
 from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="LEBM")
@@ -89,7 +89,8 @@ class LEBM(Learner):
         metrics = {"displacement": info.displacement}
         metrics |= decoder_step(model, x, z_pos, self.update, updates=s.decoder_updates)
         if model.prior.energy is not None:
-            z_neg, _ = self.chains["prior"].run(x, torch.arange(len(x)), generator)
+            places = batch_places(x, generator)
+            z_neg, _ = self.chains["prior"].run(x, places, generator)
             energy, penalty = model.prior.energy, s.energy_penalty
             metrics |= energy_step(energy, z_pos, z_neg, self.update, penalty=penalty)
         self.iteration += 1

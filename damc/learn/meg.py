@@ -20,10 +20,12 @@ from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.presets import Recipe
+from damc.learn.processes import of_all_processes
 from damc.learn.settings import OptimizerSettings
-from damc.learn.sources import Draw
+from damc.learn.sources import Draw, noise_draw
 from damc.nets.joint import Joint, image_energy, without_norm
 from damc.nets.networks import Networks
+from damc.randomness import batch_rows, own_rows, whole_batch
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,11 @@ class MEG(Learner):
         return cls(decoder, energy, statistics, networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
-        s = self.settings
+        s, noise = self.settings, noise_draw(self.decoder, self.latent_dim)
 
         # The energy: lower on data, higher on the decoder's images, flat around the data.
         with torch.no_grad():
-            fakes = self.decoder(self._noise(s.energy_updates * len(x), generator))
+            fakes = self.decoder(noise(s.energy_updates * len(x), None, generator))
         x = x.detach().requires_grad_(s.score_penalty > 0)
         for fake in fakes.chunk(s.energy_updates):
             real = self.energy(x)
@@ -132,8 +134,8 @@ class MEG(Learner):
         }
 
         # The decoder: towards low energy, with as much information about z as it can keep.
-        z = self._noise(len(x), generator)
-        other = z[torch.randperm(len(z), generator=generator, device=z.device)]
+        z = noise(len(x), None, generator)
+        other = shuffled(z, generator)
         fake = self.decoder(z)
         true, false = self.statistics(fake.repeat(2, 1, 1, 1), torch.cat([z, other])).chunk(2)
         information = (F.softplus(-true).mean() + F.softplus(false).mean()) / 2
@@ -146,7 +148,7 @@ class MEG(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """N(0, I)."""
-        return {"gaussian": lambda n, steps, generator: self._noise(n, generator)}
+        return {"gaussian": noise_draw(self.decoder, self.latent_dim)}
 
     def decode(self, z: Tensor) -> Tensor:
         """g(z), ``(B, C, H, W)``."""
@@ -159,11 +161,12 @@ class MEG(Learner):
         energy: Tensor = self.energy(x)
         return energy
 
-    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
-        like = next(self.decoder.parameters())
-        return torch.randn(
-            n, self.latent_dim, generator=generator, dtype=like.dtype, device=like.device
-        )
+
+def shuffled(z: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The points z ``(B, d)`` of the batch in another order, those of all processes together."""
+    n = batch_rows(len(z), generator)
+    order = torch.randperm(n, generator=whole_batch(generator), device=z.device)
+    return own_rows(of_all_processes(z)[order], generator)
 
 
 def score_norm(energy: Tensor, x: Tensor) -> Tensor:

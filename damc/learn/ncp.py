@@ -28,6 +28,7 @@ from damc.learn.stages import Stages
 from damc.learn.vae import VAE, VAESettings
 from damc.nets import mlp_energy
 from damc.nets.networks import Networks
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class NCPVAE(Learner):
 
     def update_prior(self, z: Tensor, generator: torch.Generator | None) -> Metrics:
         """One step of the classifier between codes z ``(B, d)`` and N(0, I)."""
-        noise = torch.empty_like(z).normal_(generator=generator)
+        noise = normal_like(z, generator)
         e_pos, e_neg = self.energy(torch.cat([z, noise])).chunk(2)
         loss = contrast(e_pos, e_neg)
         return {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
-from damc.learn.mixture import GaussianMixture
+from damc.amortize.mixture import GaussianMixture
 from damc.learn.starts import Store
 
 _EM = 5  # iterations of expectation-maximization when the mixture is fitted again
@@ -53,10 +53,9 @@ class RefinedMixture(nn.Module):
 
     def fit(self, store: Store) -> None:
         """Fits the mixture to stored points, from where it was: components keep their meaning."""
-        known = min(int(store.written), len(store.points))
-        if known < 2:
+        points = store.known
+        if len(points) < 2:
             return
-        points = store.points[:known]
         start = self.mixture if int(self.fitted) else None
         found = GaussianMixture.fit(
             points, self.components, start=start, **({"iterations": _EM} if start else {})

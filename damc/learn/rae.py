@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from damc.amortize.mixture import GaussianMixture
 from damc.learn.learner import Learner
-from damc.learn.mixture import GaussianMixture
 from damc.learn.parts import Metrics
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, Infer
+from damc.learn.starts import Store
 from damc.nets.networks import Networks
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,6 @@ class RAE(Learner):
     about: ClassVar[str] = "regularized auto-encoder, and a mixture of Gaussians on its codes"
     settings_type: ClassVar[Any] = RAESettings
     inference: ClassVar[str | None] = "encoder"
-    ring: Tensor
-    written: Tensor
 
     def __init__(
         self,
@@ -85,8 +85,7 @@ class RAE(Learner):
                 if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                     spectral_norm(layer)
         self.encoder, self.decoder = encoder, decoder
-        self.register_buffer("ring", torch.zeros(s.ring, latent_dim))
-        self.register_buffer("written", torch.zeros((), dtype=torch.long))
+        self.store = Store(s.ring, latent_dim)
         self._density: tuple[int, GaussianMixture] | None = None
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
         rate = s.learning_rate(s.decoder_rate)
@@ -95,8 +94,7 @@ class RAE(Learner):
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> RAE:
         """A fresh learner with these networks and these settings."""
-        head = nn.Linear(networks.embedding, networks.latent_dim)
-        encoder = nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
+        encoder = networks.build_code_encoder(networks.latent_dim)
         return cls(encoder, networks.build_decoder(), networks.latent_dim, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
@@ -108,7 +106,8 @@ class RAE(Learner):
         penalty = self._penalty(z, image, generator)
         loss = error + 4 * n * (s.beta * size + s.strength * penalty)
         norm = self.update("autoencoder", loss)
-        self._remember(z.detach())
+        self.store.add(z)
+        self._density = None
         self.iteration += 1
         return {
             "mse": error.detach() / n,
@@ -127,16 +126,16 @@ class RAE(Learner):
         s = self.settings
         components = s.components if self.iteration >= s.first * s.horizon else 1
         if self._density is None or self._density[0] != components:
-            codes = self.ring[: min(int(self.written), len(self.ring))]
-            self._density = components, GaussianMixture.fit(codes, components)
+            self._density = components, GaussianMixture.fit(self.store.known, components)
         return self._density[1]
 
     def draws(self) -> Mapping[str, Draw]:
         """The mixture."""
 
         def mixture(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
-            if int(self.written) < 2:
-                return self.ring.new_empty(n, self.ring.shape[1]).normal_(generator=generator)
+            if len(self.store.known) < 2:
+                like = self.store.points
+                return like.new_empty(n, like.shape[1]).normal_(generator=generator)
             return self.density().sample(n, generator)
 
         return {"mixture": mixture}
@@ -153,17 +152,10 @@ class RAE(Learner):
             return torch.stack([w.square().sum() for w in weights]).sum()
         if kind == "gradient":
             # E |J^T v|^2 = |J|^2 for v ~ N(0, I); half of J, since [0, 1] is half as wide.
-            v = torch.empty_like(image).normal_(generator=generator)
+            v = normal_like(image, generator, dim=0)
             (row,) = torch.autograd.grad(image, z, v / 2, create_graph=True)
             return row.square().sum(1).mean()
         return z.new_zeros(())
-
-    def _remember(self, z: Tensor) -> None:
-        z = z[-len(self.ring) :].to(self.ring)
-        where = (self.written + torch.arange(len(z), device=z.device)) % len(self.ring)
-        self.ring[where] = z
-        self.written += len(z)
-        self._density = None
 
 
 def _forget(learner: nn.Module, _: Any) -> None:

@@ -1,28 +1,24 @@
-"""What a learner is to others: a line of text, a figure, a folder, a model of the Hub."""
+"""What a learner is to others: a line of text, a description, a folder, a model of the Hub."""
 
 from __future__ import annotations
 
-__all__ = ["Shared"]
+__all__ = ["Shared", "count", "describe"]
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from damc.figures import images
-from damc.hub import upload
-from damc.learn.describe import count, describe_model, parts_of
-from damc.published import write_model
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from damc.amortize import Amortizer
+from damc.hub.client import upload
+from damc.hub.published import write_model
+from damc.latent import LatentModel
 
 
 class Shared(nn.Module):
-    """The part of every `Learner` that shows it and hands it on.
+    """The part of every `Learner` that describes it and hands it on.
 
     Attributes:
         name: of the method.
@@ -47,30 +43,6 @@ class Shared(nn.Module):
     def config(self) -> dict[str, Any]:
         """Plain values that say how to build it again."""
         raise NotImplementedError
-
-    def sample(
-        self,
-        n: int,
-        *,
-        source: str | None = None,
-        steps: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Images of the model, ``(n, C, H, W)``."""
-        raise NotImplementedError
-
-    def plot(
-        self,
-        n: int = 16,
-        *,
-        source: str | None = None,
-        columns: int = 8,
-        generator: torch.Generator | None = None,
-        path: str | Path | None = None,
-    ) -> Figure:
-        """Samples as a matplotlib figure; `sample` explains the arguments, `path` saves it."""
-        samples = self.sample(n, source=source, generator=generator)
-        return images(samples, columns=columns, path=path)
 
     def save(self, folder: str | Path, *, bits: int = 32) -> Path:
         """Writes the model into a folder that `damc.load` reads: weights, settings, a card.
@@ -126,3 +98,42 @@ class Shared(nn.Module):
         parts = ", ".join(f"{name} {count(m.parameters()):,}" for name, m in parts_of(self).items())
         total = count(p for p in self.parameters() if p.requires_grad)
         return f"{type(self).__name__}(iteration {self.iteration:,}; {total:,} parameters: {parts})"
+
+
+def count(parameters: Iterable[Tensor]) -> int:
+    """How many numbers a network learns."""
+    return sum(p.numel() for p in parameters)
+
+
+def parts_of(learner: nn.Module) -> dict[str, nn.Module]:
+    """The networks that learn, by name; frozen ones, such as EMA copies, are left out."""
+    found: dict[str, nn.Module] = {}
+    for name, child in learner.named_children():
+        inner: dict[str, nn.Module | None] = {name: child}
+        if isinstance(child, LatentModel):
+            inner = {"decoder": child.decoder, "energy": child.prior.energy}
+        elif isinstance(child, Amortizer):
+            inner = {"denoiser": child.denoiser, "encoder": child.encoder}
+        for key, part in inner.items():
+            if part is not None and any(p.requires_grad for p in part.parameters()):
+                found[key] = part
+    return found
+
+
+def describe(learner: nn.Module) -> dict[str, str]:
+    """The networks of a learner in words, which a run folder keeps of modules of your own."""
+    return {
+        name: f"{type(part).__name__} with {count(part.parameters()):,} parameters"
+        for name, part in parts_of(learner).items()
+    }
+
+
+def describe_model(learner: Shared) -> dict[str, Any]:
+    """What a published model says of itself: how to build it, and how it was trained."""
+    return {
+        "learner": learner.name,
+        "config": learner.config,
+        "iteration": learner.iteration,
+        "parameters": {name: count(p.parameters()) for name, p in parts_of(learner).items()},
+        **learner.provenance,
+    }

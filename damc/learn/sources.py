@@ -12,6 +12,7 @@ __all__ = [
     "amortizer_draw",
     "amortizer_inference",
     "first_guess",
+    "noise_draw",
     "noise_inference",
     "prior_draws",
 ]
@@ -20,12 +21,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from damc.amortize import Amortizer
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.starts import standard_normal
+from damc.randomness import normal
 
 Draw = Callable[[int, int | None, torch.Generator | None], Tensor]
 """(n, MCMC steps or None, generator) to latent points, ``(n, d)``."""
@@ -45,6 +47,16 @@ class PriorMoves(Protocol):
     def prior_sample_steps(self) -> int: ...
 
 
+def noise_draw(decoder: nn.Module, latent_dim: int) -> Draw:
+    """z ~ N(0, I), where the decoder's weights are."""
+
+    def gaussian(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
+        like = next(decoder.parameters())
+        return normal(n, latent_dim, generator=generator, dtype=like.dtype, device=like.device)
+
+    return gaussian
+
+
 def prior_draws(model: LatentModel, settings: PriorMoves | None = None) -> dict[str, Draw]:
     """N(0, I); before it, if the prior has an energy, Langevin moves on it from N(0, I).
 
@@ -53,10 +65,7 @@ def prior_draws(model: LatentModel, settings: PriorMoves | None = None) -> dict[
         settings: of the Langevin moves; needed only if there is an energy.
     """
 
-    def gaussian(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
-        like = next(model.decoder.parameters())
-        return like.new_empty(n, model.latent_dim).normal_(generator=generator)
-
+    gaussian = noise_draw(model.decoder, model.latent_dim)
     if model.prior.energy is None or settings is None:
         return {"gaussian": gaussian}
     kernel = Langevin(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 __all__ = ["SRI", "HierarchicalSRI", "SRISettings"]
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -19,7 +19,7 @@ from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step
 from damc.learn.settings import KERNELS, ChainSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts
-from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
+from damc.nets.hierarchy import layer_sizes
 from damc.nets.networks import Networks
 
 Self = TypeVar("Self", bound="SRI")
@@ -107,13 +107,5 @@ class HierarchicalSRI(SRI):
     def build(cls, networks: Networks, settings: Any) -> HierarchicalSRI:
         """A fresh learner with five layers of latent variables."""
         sizes = layer_sizes(networks.latent_dim)
-        decoder = hierarchical_decoder(networks, sizes)
+        decoder = networks.build_hierarchy(sizes)
         return cls(LatentModel(decoder, None, sum(sizes), settings.sigma), settings, networks)
-
-
-def hierarchical_decoder(networks: Networks, sizes: tuple[int, ...]) -> Hierarchy:
-    """A decoder of latent parts of these sizes, of the kind that the networks describe."""
-    if networks.decoder["kind"] == "conv":
-        return conv_hierarchy(sizes, networks.shape)
-    width = 2 * networks.latent_dim
-    return mlp_hierarchy(sizes, width, replace(networks, latent_dim=width).build_decoder())

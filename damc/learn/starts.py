@@ -12,6 +12,7 @@ __all__ = [
     "PersistentStarts",
     "Starts",
     "Store",
+    "batch_places",
     "standard_normal",
 ]
 
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
-from damc.randomness import normal
+from damc.learn.processes import of_all_processes
+from damc.randomness import batch_rows, normal, own_rows
 
 
 class Starts:
@@ -59,8 +61,8 @@ class PersistentStarts(Starts):
     Warm starts of ABP (Han et al. 2017) if the index is an image's place in the data set;
     persistent contrastive divergence (Tieleman 2008) if it is the place in the batch. Storage grows
     with the largest index. An image and its mirror image share a chain; a stream of batches, which
-    never repeats an index, has no chain to continue. Of several processes each keeps the chains of
-    its own images, and a run folder those of the first.
+    never repeats an index, has no chain to continue. Chains belong to images, not to processes:
+    each of several keeps all of them, and so does a run folder.
 
     A first visit draws what `NoiseStarts` draws, bit for bit; later ones consume as much
     randomness, so that both kinds of learner see the same noise along their chains.
@@ -80,10 +82,11 @@ class PersistentStarts(Starts):
 
     def keep(self, index: Tensor, z: Tensor) -> None:
         """Stores the end points of these chains."""
+        z = of_all_processes(z.detach())
+        index = of_all_processes(index.to(z.device))
         self._grow(index, z)
-        place = index.to(self.z.device)
-        self.z[place] = z.detach()
-        self.known[place] = True
+        self.z[index] = z
+        self.known[index] = True
 
     def state(self) -> dict[str, Any]:
         """Every chain's end point, and which chains have one."""
@@ -142,10 +145,15 @@ class Store(nn.Module):
 
     def add(self, z: Tensor) -> None:
         """Stores points z ``(B, d)`` in place of the oldest, those of all processes in each."""
-        z = _of_all_processes(z.detach())[-len(self.points) :]
+        z = of_all_processes(z.detach())[-len(self.points) :]
         place = (self.written + torch.arange(len(z), device=z.device)) % len(self.points)
         self.points[place] = z.to(self.points)
         self.written += len(z)
+
+    @property
+    def known(self) -> Tensor:
+        """Those that were written so far, ``(N, d)``."""
+        return self.points[: int(self.written)]
 
     def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n of the stored points, ``(n, d)``, with replacement."""
@@ -154,13 +162,9 @@ class Store(nn.Module):
         return self.points[(share * known).long().clamp(max=len(self.points) - 1)]
 
 
-def _of_all_processes(z: Tensor) -> Tensor:
-    """Points ``(B, d)`` of every process, in order, so that each keeps the same store."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return z
-    parts = [torch.empty_like(z) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, z.contiguous())
-    return torch.cat(parts)
+def batch_places(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Which rows of the whole batch this process's images x ``(B, ...)`` are, ``(B,)``."""
+    return own_rows(torch.arange(batch_rows(len(x), generator)), generator)
 
 
 def standard_normal(like: Tensor, latent_dim: int, generator: torch.Generator | None) -> Tensor:

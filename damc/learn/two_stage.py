@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
@@ -21,7 +21,7 @@ from damc.learn.settings import ModelSettings
 from damc.learn.sources import Draw, Infer
 from damc.learn.stages import Stages
 from damc.learn.vae import VAE, VAESettings
-from damc.nets.mlp import mlp
+from damc.nets.mlp import SkipMLP
 from damc.nets.networks import Networks
 
 
@@ -115,23 +115,3 @@ class TwoStageVAE(Learner):
     def anomaly_score(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The first VAE's bound on -log p(x), ``(B,)``."""
         return self.base.anomaly_score(x, generator=generator)
-
-
-class SkipMLP(nn.Module):
-    """Three hidden layers with ReLU, and an output layer that sees the input beside them.
-
-    Args:
-        inputs: size of the input.
-        width: size of the hidden layers.
-        outputs: size of the output.
-    """
-
-    def __init__(self, inputs: int, width: int, outputs: int) -> None:
-        super().__init__()
-        self.body = mlp((inputs, width, width, width), "relu", last="relu")
-        self.head = nn.Linear(width + inputs, outputs)
-
-    def forward(self, z: Tensor) -> Tensor:
-        """``(B, outputs)`` of z ``(B, inputs)``."""
-        y: Tensor = self.head(torch.cat([self.body(z), z], 1))
-        return y

@@ -5,7 +5,7 @@ Kingma and Welling, "Auto-Encoding Variational Bayes", ICLR 2014.
 
 from __future__ import annotations
 
-__all__ = ["VAE", "VAESettings", "divergence", "draw", "gaussian_encoder"]
+__all__ = ["VAE", "VAESettings", "divergence", "draw"]
 
 import math
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Infer
+from damc.learn.variational import divergence, draw
 from damc.nets.networks import Networks
-from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class VAE(Learner):
     def build(cls, networks: Networks, settings: Any) -> VAE:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma, energy=False)
-        return cls(model, gaussian_encoder(networks), settings, networks)
+        encoder = networks.build_code_encoder(2 * networks.latent_dim)
+        return cls(model, encoder, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         m, log_v = self.encode(x)
@@ -129,24 +130,3 @@ class VAE(Learner):
         for _ in range(self.settings.score_draws):
             error += self.model.squared_error(x, draw(m, log_v, generator))
         return self.bound(error / self.settings.score_draws, divergence(m, log_v), x[0].numel())
-
-
-def gaussian_encoder(networks: Networks) -> nn.Module:
-    """The preset's encoder with a linear head: x to ``(B, 2 d)``, means beside log-variances."""
-    head = nn.Linear(networks.embedding, 2 * networks.latent_dim)
-    return nn.Sequential(networks.build_encoder(), nn.LeakyReLU(0.2), head)
-
-
-def draw(m: Tensor, log_v: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """z = m + v^(1/2) w with w ~ N(0, I), through which gradients pass, ``(B, d)``."""
-    return torch.addcmul(m, (log_v / 2).exp(), normal_like(m, generator))
-
-
-def divergence(m: Tensor, log_v: Tensor) -> Tensor:
-    """KL(N(m, diag v) || N(0, I)), ``(B,)``.
-
-    Example:
-        >>> divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2))
-        tensor([2.])
-    """
-    return (m.square() + log_v.exp() - 1 - log_v).sum(1) / 2

@@ -24,7 +24,7 @@ from damc.learn.parts import Chain, Metrics, energy_step
 from damc.learn.settings import PriorSettings
 from damc.learn.sources import Infer
 from damc.learn.starts import NoiseStarts
-from damc.learn.vae import divergence, draw, gaussian_encoder
+from damc.learn.variational import divergence, draw
 from damc.nets.networks import Networks
 
 
@@ -78,7 +78,8 @@ class VILEBM(Learner):
     def build(cls, networks: Networks, settings: Any) -> VILEBM:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma)
-        return cls(model, gaussian_encoder(networks), settings, networks)
+        encoder = networks.build_code_encoder(2 * networks.latent_dim)
+        return cls(model, encoder, settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model, energy = self.settings, self.model, self.model.prior.energy

@@ -6,7 +6,7 @@ that rescales each image would hide its brightness and contrast from the critic.
 
 from __future__ import annotations
 
-__all__ = ["Joint", "image_energy", "without_norm"]
+__all__ = ["BiNetworks", "Joint", "image_energy", "without_norm"]
 
 from collections.abc import Sequence
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from damc.errors import BadInput
 from damc.nets.energy import Energy
 from damc.nets.mlp import check_positive, mlp
+from damc.randomness import uniform_like
 
 SLOPE = 0.2
 
@@ -88,6 +89,20 @@ class Joint(nn.Module):
         return logits.squeeze(1)
 
 
+class BiNetworks(nn.Module):
+    """The three networks of a BiGAN.
+
+    Args:
+        decoder: g, from z `(B, d)` to images.
+        encoder: e, from images to z `(B, d)`.
+        critic: D, from images and latent points to logits; positive means (x, e(x)).
+    """
+
+    def __init__(self, decoder: nn.Module, encoder: nn.Module, critic: Joint) -> None:
+        super().__init__()
+        self.decoder, self.encoder, self.critic = decoder, encoder, critic
+
+
 def image_energy(trunk: nn.Module, embedding: int) -> Energy:
     """An energy of images: `trunk`, from images to `(B, embedding)`, and one number out of it."""
     return Energy(nn.Sequential(trunk, nn.LeakyReLU(SLOPE), nn.Linear(embedding, 1)))
@@ -114,4 +129,4 @@ def drop(h: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
         raise BadInput(f"dropout must lie in [0, 1), got {share}")
     if share == 0:
         return h
-    return h * torch.empty_like(h).bernoulli_(1 - share, generator=generator) / (1 - share)
+    return h * (uniform_like(h, generator) < 1 - share) / (1 - share)

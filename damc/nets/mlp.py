@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from damc.errors import BadInput
 
-__all__ = ["ACTIVATIONS", "activation_layer", "mlp"]
+__all__ = ["ACTIVATIONS", "SkipMLP", "activation_layer", "mlp"]
 
 ACTIVATIONS: dict[str, Callable[[float], nn.Module]] = {
     "lrelu": lambda slope: nn.LeakyReLU(slope),
@@ -66,3 +67,23 @@ def check_positive(**named: int | Sequence[int]) -> None:
         numbers = [value] if isinstance(value, int) else list(value)
         if any(not isinstance(n, int) or n < 1 for n in numbers):
             raise BadInput(f"{name} must be positive whole numbers, got {value}")
+
+
+class SkipMLP(nn.Module):
+    """Three hidden layers with ReLU, and an output layer that sees the input beside them.
+
+    Args:
+        inputs: size of the input.
+        width: size of the hidden layers.
+        outputs: size of the output.
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.body = mlp((inputs, width, width, width), "relu", last="relu")
+        self.head = nn.Linear(width + inputs, outputs)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """``(B, outputs)`` of z ``(B, inputs)``."""
+        y: Tensor = self.head(torch.cat([self.body(z), z], 1))
+        return y

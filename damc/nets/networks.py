@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Networks"]
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -13,6 +13,7 @@ from damc import nets
 from damc.amortize import Amortizer
 from damc.errors import BadInput
 from damc.latent import LatentModel
+from damc.nets.hierarchy import Hierarchy, conv_hierarchy, mlp_hierarchy
 
 Description = dict[str, Any]
 
@@ -60,6 +61,18 @@ class Networks:
             return nets.mlp_decoder(self.latent_dim, self.shape, **options)
         raise BadInput(f"kind of a decoder must be conv, hybrid or mlp, got {kind!r}")
 
+    def build_hierarchy(self, sizes: tuple[int, ...]) -> Hierarchy:
+        """A decoder of layers of latent variables of these sizes, of the kind described."""
+        if self.decoder["kind"] == "conv":
+            return conv_hierarchy(sizes, self.shape)
+        width = 2 * self.latent_dim
+        return mlp_hierarchy(sizes, width, replace(self, latent_dim=width).build_decoder())
+
+    def build_code_encoder(self, outputs: int) -> nn.Module:
+        """Images to ``(B, outputs)``: the encoder of embeddings with a linear layer on top."""
+        head = nn.Linear(self.embedding, outputs)
+        return nn.Sequential(self.build_encoder(), nn.LeakyReLU(0.2), head)
+
     def build_encoder(self) -> nn.Module:
         """Images to embeddings, the condition of the amortizer."""
         options = dict(self.encoder)
@@ -76,9 +89,9 @@ class Networks:
         """The energy of the prior, or None for a Gaussian one."""
         return None if self.energy is None else nets.mlp_energy(self.latent_dim, **self.energy)
 
-    def build_amortizer(self) -> Amortizer:
-        """q(z | x) and q(z), with the encoder."""
-        options = dict(self.amortizer)
+    def build_amortizer(self, **options: Any) -> Amortizer:
+        """q(z | x) and q(z), with the encoder; options beyond those of the description."""
+        options = {**self.amortizer, **options}
         if "widths" in options:
             options["widths"] = tuple(options["widths"])
         return Amortizer(self.latent_dim, self.build_encoder(), embedding=self.embedding, **options)

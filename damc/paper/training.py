@@ -7,6 +7,7 @@ __all__ = ["Budget", "train"]
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,7 @@ def _now(device: torch.device) -> float:
 
 def _first(path: Path, value: float) -> float:
     """The value that some process wrote to `path` first."""
-    mine = path.with_name(f"{path.name}.{os.getpid()}")
+    mine = path.with_name(f"{path.name}.{uuid.uuid4().hex}")  # processes of several machines
     mine.write_text(json.dumps(value))
     try:
         os.link(mine, path)  # atomic, and fails if the file exists

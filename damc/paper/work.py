@@ -1,4 +1,4 @@
-"""Run the cells of a table, in one process or several, and never one twice.
+"""Run the cells of a table, in one process, several, or on a cluster, and never one twice.
 
 A cell's folder holds ``cell.json``, what it is; whatever its work keeps to go on after an
 interruption; and at last ``result.json``, which makes it finished.
@@ -14,16 +14,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
+from damc import disk
 from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
+from damc.paper.cluster import last_line, run_on_cluster
 from damc.paper.table import Cell, Options, Result, Table
 from damc.tasks.evaluate import check_features
 
@@ -36,6 +40,7 @@ def run_cells(
     out: Path,
     *,
     processes: int = 1,
+    cluster: str | None = None,
     report: Report = lambda cell, state: None,
 ) -> list[Result]:
     """Every cell's result, from the folder where it is finished, else by doing it.
@@ -45,8 +50,11 @@ def run_cells(
         options: what was chosen about it.
         out: the folder of the table.
         processes: how many cells are done at a time.
-        report: told of each cell whether it "starts", is "done" or was "kept".
+        cluster: the address of a dask scheduler whose workers do them instead.
+        report: told of each cell whether it "starts" (or is "sent"), is "done" or was "kept".
     """
+    if cluster is not None and processes != 1:
+        raise BadInput(f"processes must be left out with a cluster, got {processes}")
     if processes < 1:
         raise BadInput(f"processes must be at least 1, got {processes}")
     table.check(options)
@@ -65,7 +73,10 @@ def run_cells(
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         table.prepare(options, out)
-    if processes == 1:
+    if cluster is not None:
+        if waiting:
+            run_on_cluster(table, waiting, options, out, cluster, report)
+    elif processes == 1:
         for cell in waiting:
             report(cell, "starts")
             do_cell(table, cell, options, out)
@@ -76,19 +87,45 @@ def run_cells(
     return [Result(cell, found["figures"]) for cell, found in results if found is not None]
 
 
-def do_cell(table: Table, cell: Cell, options: Options, out: Path) -> None:
-    """One cell, from where it stands to its ``result.json``."""
+def do_cell(table: Table, cell: Cell, options: Options, out: Path, *, wait: bool = False) -> None:
+    """One cell, from where it stands to its ``result.json``.
+
+    Args:
+        table: which table.
+        cell: which cell.
+        options: what was chosen about the table.
+        out: the folder of the table.
+        wait: for another process that does the same cell; else that is refused.
+    """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     folder = out / "cells" / cell.name
     folder.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
+    with _alone(folder, wait):
+        if _result(cell, out) is not None:  # by the process that was waited for
+            return
+        start = time.monotonic()
+        try:
+            figures = table.work(cell, folder, options)
+        except Diverged as error:
+            raise Diverged(f"{table.name}, {cell.row} on {cell.column}: {error}") from error
+        found = {"figures": figures, "seconds": round(time.monotonic() - start, 1)}
+        write_atomically(folder / "result.json", json.dumps(found, indent=2) + "\n")
+
+
+@contextmanager
+def _alone(folder: Path, wait: bool) -> Iterator[None]:
+    """Holds the folder of a cell: two processes must never write it."""
+    disk.open_plain(folder / "lock", "ab").close()
+    lock = FileLock(folder / "lock")
     try:
-        figures = table.work(cell, folder, options)
-    except Diverged as error:
-        raise Diverged(f"{table.name}, {cell.row} on {cell.column}: {error}") from error
-    found = {"figures": figures, "seconds": round(time.monotonic() - start, 1)}
-    write_atomically(folder / "result.json", json.dumps(found, indent=2) + "\n")
+        lock.acquire(blocking=wait, poll_interval=0.5)
+    except Timeout:
+        raise BadInput(f"{folder} must be done by one process at a time, got two") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _claim(cell: Cell, out: Path) -> None:
@@ -137,11 +174,14 @@ def _in_processes(
     workers = _Workers({**os.environ, "OMP_NUM_THREADS": str(threads)})
 
     def work(cell: Cell) -> None:
-        command = [sys.executable, "-m", "damc.paper.worker", table.name, str(out), cell.name]
+        words = [table.name, str(out), cell.name, "--follow"]
+        command = [sys.executable, "-m", "damc.paper.worker", *words]
         process = workers.start(command, out / "cells" / cell.name / "log.txt")
         report(cell, "starts")
         if workers.wait(process):
-            raise BadInput(f"{cell.row} on {cell.column} failed: {_last_line(cell, out)}")
+            raise BadInput(
+                f"{cell.row} on {cell.column} failed: {last_line(out / 'cells' / cell.name)}"
+            )
 
     with ThreadPoolExecutor(processes) as pool:
         try:
@@ -173,9 +213,14 @@ class _Workers:
             if self.stopped:
                 raise CancelledError
             # In a group of its own, so that Ctrl-C reaches it once, by us: a second signal would
-            # stop it before it has saved its work.
+            # stop it before it has saved its work. Its standard input ends when we are killed.
             process = subprocess.Popen(
-                command, env=self.environment, stdout=file, stderr=file, process_group=0
+                command,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                process_group=0,
             )
             self.running.add(process)
         return process
@@ -183,6 +228,8 @@ class _Workers:
     def wait(self, process: subprocess.Popen[bytes]) -> int:
         """The exit code of a process, once it has ended."""
         code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
         with self.lock:
             self.running.discard(process)
         return code
@@ -193,9 +240,3 @@ class _Workers:
             self.stopped = True
             for process in self.running:
                 process.terminate()
-
-
-def _last_line(cell: Cell, out: Path) -> str:
-    text = (out / "cells" / cell.name / "log.txt").read_text(errors="replace")
-    lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
-    return lines[-1].removeprefix("damc: ") if lines else "it said nothing"

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from damc.disk import write_atomically
 from damc.errors import BadInput
-from damc.figures import curves as draw_curves
-from damc.figures import new_figure, png_of, tidy
+from damc.report.figures import curves as draw_curves
+from damc.report.figures import new_figure, png_of, tidy
 from damc.report.words import CURVES
 
 if TYPE_CHECKING:

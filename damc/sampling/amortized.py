@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import EMA, Amortizer
 from damc.density import LogProb
 from damc.diffusion.likelihood import AncestralPaths
-from damc.distillation import EMA
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.funnels import LocationScale

@@ -27,7 +27,7 @@ def checked(
     """The target on unconstrained float64 points, tried out once."""
     function = as_log_prob(log_prob)
     size = dim if bijection is None else bijection.free
-    u = torch.randn(8, size, dtype=torch.float64, generator=generator)
+    u = torch.randn(8, size, dtype=torch.float64, generator=generator, device=generator.device)
     x = u if bijection is None else bijection(u)[0]
     value: Any = None
     problem: Exception | None = None

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, distill
 from damc.density import Target, value_and_grad
-from damc.distillation import distill
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC

@@ -11,9 +11,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, History
 from damc.density import LogProb
-from damc.distillation import History
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC

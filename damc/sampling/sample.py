@@ -73,6 +73,7 @@ def sample(
     amortize: bool = ...,
     resume: Draws | None = ...,
     progress: bool = ...,
+    device: torch.device | str = ...,
 ) -> Draws: ...
 
 
@@ -103,6 +104,7 @@ def sample(
     amortize: bool = False,
     resume: Draws | None = None,
     progress: bool = False,
+    device: torch.device | str = "cpu",
 ) -> Draws | AmortizedPosterior:
     """Draws from any continuous density, given by its unnormalized log-density.
 
@@ -125,6 +127,8 @@ def sample(
         resume: draws of an earlier call for the same density, to go on from with a new budget: its
             particles are kept, and as many again are made beside them.
         progress: show a bar.
+        device: where the points are, with which `log_prob` is called, and the draws; it must be one
+            with float64. It must be left out with a context.
 
     Returns:
         The draws, or with a context an `AmortizedPosterior`, whose ``draws(x)`` are those of one
@@ -143,6 +147,8 @@ def sample(
     if not minutes > 0 or (gradients is not None and gradients < 1):
         raise BadInput(f"gradients and minutes must be positive, got {gradients} and {minutes}")
     if context is not None:
+        if torch.device(device).type != "cpu":
+            raise BadInput(f"device must be left out with a context, got {device!r}")
         from damc.sampling.conditional import amortize as amortize_posterior
 
         return amortize_posterior(log_prob, dim, context, support=support, seed=seed,
@@ -151,7 +157,8 @@ def sample(
     bijection = as_support(support, dim)
     earlier = None if resume is None else _earlier(resume, dim)
     calls = 0 if earlier is None else earlier.calls
-    generator = torch.Generator().manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
+    generator = _generator(device)
+    generator.manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
     target = checked(log_prob, dim, bijection, generator)
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
         budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
@@ -187,10 +194,22 @@ class _Work:
     stage: Callable[[str], None]
 
 
+def _generator(device: torch.device | str) -> torch.Generator:
+    """A generator on the device that the user named."""
+    try:
+        return torch.Generator(device)
+    except RuntimeError as error:
+        first = str(error).partition("\n")[0]
+        raise BadInput(
+            f"device must be one that torch has here, got {device!r}: {first}"
+        ) from error
+
+
 def _approach(work: _Work, size: int) -> tuple[Annealed, Pilot, Reference]:
     """A pilot, a first annealing, a hunt for what both missed, and the next one's reference."""
     work.stage("pilot")
-    found = pilot(work.target, size, budget=work.budget, generator=work.generator)
+    place = work.generator.device
+    found = pilot(work.target, size, budget=work.budget, generator=work.generator, device=place)
     work.stage("first annealing")
     first = _anneal(work, found.reference, _FIRST if size <= 60 else _FIRST // 4, 0.7, (2, 12))
     if not first.finished:

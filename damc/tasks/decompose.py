@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from damc.amortize.mixture import GaussianMixture
 from damc.data import Images
 from damc.errors import BadInput
 from damc.learn.learner import Learner
-from damc.learn.mixture import GaussianMixture
 
 DECODER = "posterior samples, decoded"
 """The row that only the decoder decides."""

@@ -66,30 +66,42 @@ class Resumed:
     batch: int
 
 
-def resumed(folder: Path, source: str | None = None, root: Path | None = None) -> Resumed:
+def resumed(
+    folder: Path, source: str | None = None, root: Path | None = None, *, own: bool = False
+) -> Resumed:
     """The plan of a run that was begun by `damc train`, from its folder.
 
     Args:
         folder: the run folder.
         source: where its images are now, if not where they were.
         root: folder of the named data sets, if not the one used before.
+        own: whether the caller brings the networks of the run, where those are the user's own.
     """
     run = Run.open(folder)
     known = recall(run, root)
     networks, training = run.config.get("config", {}).get("networks"), run.config.get("training")
-    if known is None or networks is None or not isinstance(training, dict):
+    if known is not None and networks is None and not own:
+        raise BadInput(
+            f"{folder} was trained with networks of your own: give --module "
+            "PACKAGE.MODULE:FACTORY again"
+        )
+    if known is None or not isinstance(training, dict):
         raise BadInput(f"{folder} must be a run of damc train, got another: resume it from Python")
     source = source or known.source
     reading = replace(known.reading, check=source not in CATALOG)
     origin = replace(known, source=source, reading=reading, division=None)
     name, settings = str(run.config.get("preset")), run.config["config"]["settings"]
-    if name in PRESETS:
+    if networks is None:
+        data = run.config["data"]
+        preset = preset_for(data["shape"], int(data["count"]), source)
+        preset = replace(preset, flip=bool(training["flip"]))
+    elif name in PRESETS:
         preset = PRESETS[name]
     else:
         preset = Preset(name, "as in its run folder", "", Networks(**networks), Recipe())
-    iterations = int(settings.get("horizon", 0)) or preset.iterations
+    horizon = 0 if networks is None else int(settings.get("horizon", 0))
     return Resumed(
-        replace(preset, iterations=iterations),
+        replace(preset, iterations=horizon or preset.iterations),
         origin,
         str(run.config.get("learner")),
         int(training["seed"]),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from damc.errors import BadInput
+from damc.hub.published import FILES, packed, read_config, unpacked
 from damc.learn import Learner
-from damc.published import FILES, packed, read_config, unpacked
 from damc.tasks.reconstruct import reconstruct
 from damc.tasks.trained import Trained
 

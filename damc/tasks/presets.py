@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from damc.learn.learner import count
 from damc.learn.presets import Preset
+from damc.learn.sharing import count
 
 
 def describe_preset(preset: Preset) -> dict[str, Any]:

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
+from damc.amortize import Amortizer, History, distill
 from damc.density import Target, as_log_prob
 from damc.disk import on_disk, write_atomically
-from damc.distillation import History, distill
 from damc.errors import BadInput
 from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Gaussian, Independence

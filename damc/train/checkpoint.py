@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from damc import disk, files
+from damc import disk
+from damc.disk.tensors import load_weights, pack, to_safetensors, unpack
 from damc.errors import BadInput
 
 _TENSORS = ("weights.safetensors", "resume.safetensors")
@@ -49,13 +50,11 @@ def contents(
     Args:
         iteration: learning updates done so far.
         weights: the tensors of the networks, by name.
-        resume: anything `damc.files.pack` takes.
+        resume: anything `damc.disk.tensors.pack` takes.
         settings: the digest of the run's settings, to which the checkpoint belongs.
     """
-    tensors, state = files.pack(resume)
-    blobs = dict(
-        zip(_TENSORS, (files.to_safetensors(weights), files.to_safetensors(tensors)), strict=True)
-    )
+    tensors, state = pack(resume)
+    blobs = dict(zip(_TENSORS, (to_safetensors(weights), to_safetensors(tensors)), strict=True))
     record = {
         "iteration": iteration,
         "settings": settings,
@@ -74,8 +73,8 @@ def read(
         for name in _TENSORS:
             if disk.digest(folder / name) != record["sha256"].get(name):
                 raise Damaged(f"{name} is not what was saved")
-        weights = files.load_weights(folder / _TENSORS[0], device)
-        resume = files.unpack(files.load_weights(folder / _TENSORS[1]), record["state"])
+        weights = load_weights(folder / _TENSORS[0], device)
+        resume = unpack(load_weights(folder / _TENSORS[1]), record["state"])
     except BadInput as error:
         raise Damaged(str(error)) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["OneProcess", "Place", "average", "open_place"]
+__all__ = ["OneProcess", "Place", "open_place"]
 
 import contextlib
-import math
+import importlib.util
 import os
 import subprocess
 import sys
@@ -14,16 +14,13 @@ from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
 
 from damc.errors import BadInput
+from damc.learn.processes import TIMEOUT, timeout
+from damc.train.launch import launch_others
 
 PRECISIONS: dict[str, torch.dtype | None] = {"32-true": None, "bf16-mixed": torch.bfloat16}
 """What is computed in 16 bits, by autocast, if anything; weights always have 32."""
-
-
-TIMEOUT = "DAMC_PROCESS_TIMEOUT"
-"""The environment variable of how many seconds the processes of a run wait for each other."""
 
 
 class Place(Protocol):
@@ -44,9 +41,6 @@ class Place(Protocol):
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The precision to compute in."""
 
-    def barrier(self) -> None:
-        """Waits for the other processes."""
-
 
 @dataclass(frozen=True)
 class OneProcess:
@@ -62,25 +56,6 @@ class OneProcess:
         if self.low is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.low)
-
-    def barrier(self) -> None:
-        """There is nobody to wait for."""
-
-
-def average(gradients: list[Tensor]) -> None:
-    """Averages gradients over processes in one message."""
-    flat = torch.cat([g.flatten() for g in gradients])
-    try:
-        torch.distributed.all_reduce(flat)
-    except RuntimeError as error:
-        raise BadInput(
-            "training in several processes must have them all, got no answer from one: it was "
-            f"stopped, killed or cut off (${TIMEOUT} is {_timeout():g} seconds)"
-        ) from error
-    flat /= torch.distributed.get_world_size()
-    parts = torch.split(flat, [g.numel() for g in gradients])
-    for g, part in zip(gradients, parts, strict=True):
-        g.copy_(part.view_as(g))
 
 
 def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
@@ -100,26 +75,16 @@ def open_place(accelerator: str, devices: int | str, precision: str) -> Place:
     device = _device(accelerator)
     if PRECISIONS[precision] is not None and device.type == "cpu":
         _check_bf16()
+    if devices == "auto":
+        devices = 1 if device.type == "cpu" else torch.accelerator.device_count()
     if torch.distributed.is_torchelastic_launched():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         return _launch(device, local, int(os.environ["WORLD_SIZE"]) // local, precision)
-    if devices == "auto":
-        devices = 1 if device.type == "cpu" else torch.accelerator.device_count()
     if devices == 1:
         return OneProcess(device, PRECISIONS[precision])
+    _check_fabric()
+    launch_others(int(devices))
     return _launch(device, int(devices), 1, precision)
-
-
-def _timeout() -> float:
-    """Longer than any picture or evaluation of the first process, for which the others wait."""
-    text = os.environ.get(TIMEOUT) or "600"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 1 <= seconds < math.inf:
-        raise BadInput(f"${TIMEOUT} must be a number of seconds from 1 on, got {text!r}")
-    return seconds
 
 
 def _check_environment() -> None:
@@ -154,14 +119,12 @@ def _device(accelerator: str) -> torch.device:
 
 
 def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> Place:
-    try:
-        from lightning_fabric import Fabric
-        from lightning_fabric.strategies.ddp import DDPStrategy
-    except ImportError as error:
-        raise BadInput(
-            "training in several processes needs lightning-fabric: pip install 'damc[distributed]'"
-        ) from error
-    wait = timedelta(seconds=_timeout())
+    _check_fabric()
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    wait = timedelta(seconds=timeout())
     try:
         fabric = Fabric(
             accelerator=device.type,
@@ -169,11 +132,25 @@ def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> P
             devices=devices,
             num_nodes=nodes,
             precision=precision,
+            plugins=[TorchElasticEnvironment()],
         )
     except (ValueError, RuntimeError) as error:
         raise BadInput(f"{devices} devices cannot be had: {error}") from error
-    fabric.launch()
+    try:
+        fabric.launch()
+    except RuntimeError as error:
+        raise BadInput(
+            f"the processes of a run must find each other within ${TIMEOUT}, {timeout():g} "
+            f"seconds, got: {error}"
+        ) from error
     return fabric
+
+
+def _check_fabric() -> None:
+    if importlib.util.find_spec("lightning_fabric") is None:
+        raise BadInput(
+            "training in several processes needs lightning-fabric: pip install 'damc[distributed]'"
+        )
 
 
 def _check_bf16() -> None:

@@ -88,7 +88,8 @@ class Stream:
         """Yield `(x, index)` from batch `start` on; the batches before it are drawn and dropped.
 
         `index` counts the images that went by, so no number returns. With `world` processes, each
-        reads the whole stream and keeps images rank, rank + world, ... of every batch.
+        reads the whole stream and keeps images rank, rank + world, ... of every batch, of which the
+        last ones are left out where `world` does not divide their number.
         """
         _check_rank(rank, world)
         shape: torch.Size | None = None
@@ -105,6 +106,7 @@ class Stream:
             shape = x.shape[1:]
             index = torch.arange(seen, seen + len(x))
             seen += len(x)
+            x, index = (part[: len(x) // world * world] for part in (x, index))
             if k >= start:
                 yield _to_unit(x[rank::world]), index[rank::world]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from damc.disk import sensible
 from damc.errors import BadInput
-from damc.hub import download, is_repository
+from damc.hub.client import download, is_repository
+from damc.hub.packaged import packaged_folder, packaged_names
+from damc.hub.published import is_published, read_model
 from damc.learn import Learner, find_learner
-from damc.learn.history import TrainingHistory
-from damc.models import packaged_folder, packaged_names
-from damc.published import is_published, read_model
+from damc.report.history import TrainingHistory
 from damc.train.provenance import provenance_of
 from damc.train.run import Run
 

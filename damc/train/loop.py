@@ -1,8 +1,10 @@
 """One flat loop over any learner: data in, steps, metrics, pictures, checkpoints, resume.
 
-Everything random in iteration k comes from generators seeded by (seed, k, rank), dropout too, and
-batch k of the data depends on (seed, k) alone, so a run that stopped and went on is the run that
-never did.
+Everything random in iteration k comes from generators seeded by (seed, k), and batch k of the data
+depends on (seed, k) alone, so a run that stopped and went on is the run that never did. Randomness
+belongs to the rows of the batch (`damc.randomness.BatchShare`), so several processes learn what one
+learns, up to rounding. What is the process's own: dropout and whatever else draws from torch's own
+state, and statistics that a layer takes over its rows of the batch, as BatchNorm does.
 """
 
 from __future__ import annotations
@@ -10,26 +12,29 @@ from __future__ import annotations
 __all__ = ["fit"]
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import safetensors.torch
 import torch
 
-from damc.disk import sensible
+from damc.disk import sensible, tensors
 from damc.errors import BadInput
 from damc.learn import Learner
-from damc.learn.history import TrainingHistory
+from damc.learn.processes import average, broadcast, meet
+from damc.report.history import TrainingHistory
 from damc.train.callbacks import Callback
-from damc.train.devices import Place, average, open_place
+from damc.train.devices import Place, open_place
 from damc.train.loading import load_state
 from damc.train.loggers import Logger, TensorBoard
 from damc.train.opening import describe_data, feed, open_data
 from damc.train.progress import health, progress_bar
 from damc.train.provenance import command_of
 from damc.train.run import Run
-from damc.train.stopping import stopping
-from damc.train.trainer import ENOUGH, GO_ON, STOP, Trainer
+from damc.train.stopping import OutOfTime, Stop, stopping
+from damc.train.trainer import ENOUGH, GO_ON, PAUSE, STOP, Trainer
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
 Hook = Callable[[Learner, Run | None, int], None]
@@ -135,7 +140,7 @@ def fit(
     if run is not None:
         if place.global_rank == 0:
             folder = Run.create(run, settings)
-        place.barrier()
+        meet()
     learner.to(place.device)
     with contextlib.ExitStack() as stack:
         if folder is not None:
@@ -170,11 +175,12 @@ def fit(
                 bar.set_postfix_str(health(values) + loop.watch.short())
                 enough = loop.call_back(values)
             bar.update()
-            stop = loop.agree(STOP if stopped.is_set() else ENOUGH if enough else GO_ON)
+            stop = loop.agree(_said(stopped, enough))
             if loop.due() or stop:
                 loop.save(metrics)
-            if stop == STOP and not (stopped.for_now and k == iterations):  # then the run is done
-                raise stopped.raised()
+            if stop == STOP or (stop == PAUSE and k < iterations):
+                meet()  # the first process has saved
+                raise KeyboardInterrupt if stop == STOP else OutOfTime
             if loop.first and (k % hook_every == 0 or k == iterations or stop == ENOUGH):
                 loop.show()
                 if hook is not None:
@@ -196,8 +202,16 @@ def _begun(run: str | Path | None) -> bool:
     return Run.open(run).begun()
 
 
+def _said(stopped: Stop, enough: bool) -> int:
+    """What this process wants after an iteration."""
+    if stopped.is_set():
+        return PAUSE if stopped.for_now else STOP
+    return ENOUGH if enough else GO_ON
+
+
 def _resume(learner: Learner, path: Path | None, place: Place) -> None:
-    if path is not None and _begun(path):
+    """Goes on where the folder stopped; other processes are told by the first, who reads it."""
+    if path is not None and place.global_rank == 0 and _begun(path):
         run = Run.open(path)
         checkpoint = run.load()
         load_state(learner, checkpoint.weights, path)
@@ -207,6 +221,25 @@ def _resume(learner: Learner, path: Path | None, place: Place) -> None:
             record for record in run.metrics() if record.get("iteration", 0) <= learner.iteration
         )
     if place.world_size > 1:
-        for tensor in learner.state_dict().values():
-            torch.distributed.broadcast(tensor, 0)
+        broadcast(learner.state_dict().values())
+        learner.load_state_dict(learner.state_dict())  # some modules read what was loaded
+        learner.load_resume_state(_of_first(learner.resume_state(), place))
         learner.average_gradients(average)
+
+
+def _of_first(state: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The resume state of the first process."""
+    parts, rest = tensors.pack(state)
+    blobs = [tensors.to_safetensors(parts), json.dumps(rest).encode()]
+    lengths = torch.tensor([len(blob) for blob in blobs], device=place.device)
+    broadcast([lengths])
+    sent = []
+    for blob, length in zip(blobs, lengths.tolist(), strict=True):
+        whole = torch.zeros(length, dtype=torch.uint8)
+        if place.global_rank == 0:
+            whole = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+        whole = whole.to(place.device)
+        broadcast([whole])
+        sent.append(whole.cpu().numpy().tobytes())
+    restored: dict[str, Any] = tensors.unpack(safetensors.torch.load(sent[0]), json.loads(sent[1]))
+    return restored

@@ -22,6 +22,9 @@ from damc.errors import BadInput
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # Windows has the first two
 
 
+_ECHO = 1.0  # seconds in which a signal is still the first one
+
+
 class OutOfTime(KeyboardInterrupt):
     """Training stopped, saved, because its time was over or a scheduler asked: go on later.
 
@@ -43,6 +46,7 @@ class Stop:
         if max_minutes is not None and not (max_minutes > 0 and math.isfinite(max_minutes)):
             raise BadInput(f"max_minutes must be a positive number, got {max_minutes}")
         self._event = threading.Event()
+        self._asked = -math.inf
         self._end = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
         self._longest = 0.0
         self._last = time.monotonic()
@@ -51,6 +55,7 @@ class Stop:
     def set(self, *, for_now: bool = False) -> None:
         """Ask to stop; `for_now` if the run is to go on, without anybody asking again."""
         self.for_now = for_now
+        self._asked = time.monotonic()
         self._event.set()
 
     def is_set(self) -> bool:
@@ -64,9 +69,10 @@ class Stop:
             self.set(for_now=True)
         return self._event.is_set()
 
-    def raised(self) -> KeyboardInterrupt:
-        """What training ends with: `OutOfTime` if the run is to go on by itself."""
-        return OutOfTime() if self.for_now else KeyboardInterrupt()
+    def insists(self) -> bool:
+        """Whether a signal now is a second one: Ctrl-C reaches a process twice at once, from the
+        terminal and from torchrun."""
+        return self._event.is_set() and time.monotonic() > self._asked + _ECHO
 
 
 @contextlib.contextmanager
@@ -80,7 +86,7 @@ def stopping(max_minutes: float | None = None) -> Iterator[Stop]:
 
     def handler(number: int, frame: Any) -> None:
         warned = number == getattr(signal, "SIGUSR1", None)
-        if stop.is_set() and not warned:
+        if stop.insists() and not warned:
             raise KeyboardInterrupt
         stop.set(for_now=warned)
 

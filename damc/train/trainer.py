@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ENOUGH", "GO_ON", "STOP", "Trainer"]
+__all__ = ["ENOUGH", "GO_ON", "PAUSE", "STOP", "Trainer"]
 
 import time
 from typing import Any
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from damc.errors import Diverged
 from damc.learn import Learner
-from damc.randomness import derive_seed, global_seed
+from damc.learn.processes import largest, mean_of_all, world
+from damc.randomness import BatchShare, derive_seed, global_seed
 from damc.train.callbacks import Callback, Progress, StopTraining
 from damc.train.devices import Place
 from damc.train.loggers import Logger, grid
 from damc.train.run import Run
 from damc.train.watch import Watch
 
-GO_ON, ENOUGH, STOP = range(3)
-"""What a process says after an iteration: nothing, a callback wants to end, Ctrl-C."""
+GO_ON, ENOUGH, PAUSE, STOP = range(4)
+"""What a process says after an iteration: nothing, a callback wants to end, the time is over or a
+scheduler asked, Ctrl-C."""
 
 
 class Trainer:
@@ -44,7 +46,9 @@ class Trainer:
         self.every, self.seconds = checkpoint_every, 60 * checkpoint_minutes
         self.started = self.saved = time.monotonic()
         self.first: bool = place.global_rank == 0
-        self.generator = torch.Generator(place.device)
+        self.generator: torch.Generator | BatchShare = torch.Generator(place.device)
+        if place.world_size > 1:
+            self.generator = BatchShare(place.device, place.global_rank, place.world_size)
         self.callbacks, self.loggers = callbacks, loggers
         self.watch = Watch(learner)
         self._checked = False
@@ -57,7 +61,11 @@ class Trainer:
         if not self._checked:  # once: the networks fit these images and each other
             self.learner.check_networks(x.to(device))
             self._checked = True
-        self.generator.manual_seed(derive_seed(self.seed, "step", k, rank))
+        seed = derive_seed(self.seed, "step", k, 0)
+        if isinstance(self.generator, BatchShare):
+            self.generator.seed_batch(seed, own=derive_seed(self.seed, "process", k, rank))
+        else:
+            self.generator.manual_seed(seed)
         if not self.learner.training:  # after a hook or a checkpoint
             _set_training_mode(self.learner)
         try:
@@ -71,7 +79,7 @@ class Trainer:
         """The metrics as numbers, into the run folder; not finite, or nonsense, is `Diverged`."""
         k = self.learner.iteration
         try:
-            values = self.learner.check(metrics)
+            values = self.learner.check(_of_all(metrics))
             faults = self.watch.look(x, values, last=k == self.iterations) if self.first else []
         except Diverged as error:
             raise self._told(error, k) from error
@@ -111,11 +119,7 @@ class Trainer:
 
     def agree(self, said: int) -> int:
         """The most that any process says: one that stops alone leaves the others waiting."""
-        if self.place.world_size == 1:
-            return said
-        votes = torch.tensor(said, device=self.place.device)
-        torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX)
-        return int(votes)
+        return largest(said, self.place.device)
 
     def due(self) -> bool:
         """Whether a checkpoint is to be written now."""
@@ -157,6 +161,14 @@ class Trainer:
         if good and self.run is not None:
             where = f"the last good state is iteration {good[-1]} in {self.run.path}"
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
+
+
+def _of_all(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Metrics as means over processes, so that all of them see what is not finite in one."""
+    if world() == 1:
+        return metrics
+    means = mean_of_all(torch.stack([value.detach().float() for value in metrics.values()]))
+    return dict(zip(metrics, means.unbind(), strict=True))
 
 
 def _set_training_mode(learner: Learner) -> None:

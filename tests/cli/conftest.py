@@ -83,12 +83,13 @@ class Started:
 class Damc:
     """Runs `damc` with words and gives its outcome."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first: str = "") -> None:
+        """`first` is a program for the process from which commands are forked."""
         self.folder = folder
         self._count = 0
         self._running: set[int] = set()
         self._nursery = subprocess.Popen(
-            [sys.executable, "-c", NURSERY],
+            [sys.executable, "-c", f"{first}\n{NURSERY}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +215,43 @@ def test_detection_goes_on_where_it_was_stopped(
         lambda self, images: seen.append(len(images)) or score(self, images),
     )
     found = detect(detector, sets, names, partial)
-    assert sum(seen) == 33 and not partial.exists()
+    assert sum(seen) == 33 and partial.exists()  # until the caller has written the scores
     assert np.allclose(found.scores, whole.scores, atol=1e-5)
     # Other images, or another detector, begin anew.
     partial.write_bytes(b"of others\n" + bytes(40))
     seen.clear()
     detect(detector, sets, names, partial)
     assert sum(seen) == 33
+
+
+def test_memory_does_not_grow_with_the_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture leaves its name and its score behind, and none of its 2,304 pixels."""
+    monkeypatch.setattr("damc.anomaly.detect._CHUNK", 64)
+    blob = io.BytesIO()
+    Image.fromarray(np.full((48, 48), 7, np.uint8)).save(blob, "bmp")
+    for i in range(1500):
+        (tmp_path / f"{i:04d}.bmp").write_bytes(blob.getvalue())
+
+    class Mean(AnomalyDetector):
+        normal_scores_, threshold_, seed_ = np.arange(10.0), 8.0, 0
+
+        def decision_function(self, X: Any) -> Any:
+            return X.batch(torch.arange(len(X))).mean((1, 2, 3)).numpy()
+
+        def probabilities(self, scores: Any) -> Any:
+            return np.stack([scores, scores], 1)
+
+    def peak(n: int) -> int:
+        images = load_images(tmp_path).subset(slice(n))
+        tracemalloc.start()
+        found = detect(Mean(), [images], [f"{i:04d}.bmp" for i in range(n)], tmp_path / f"p{n}")
+        found.write_csv(tmp_path / "scores.csv")
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(10)  # what is made once
+    few, many = peak(150), peak(1500)
+    assert many - few < 1000 * (1500 - 150), (few, many)

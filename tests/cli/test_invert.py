@@ -146,7 +146,7 @@ def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path
     file = gan / "decoder.safetensors"
     (tmp_path / "cut.safetensors").write_bytes(file.read_bytes()[:1000])
     refused(damc("invert", "--decoder", tmp_path / "cut.safetensors"), "truncated")
-    from damc.files import load_weights
+    from damc.disk.tensors import load_weights
 
     weights = load_weights(file)
     weights["synthesis.layer0.const"][0, 0, 0, 0] = torch.nan

@@ -70,3 +70,10 @@ def test_values_outside_the_range_given_are_refused() -> None:
     low, high = float(x.min()), float(x.max())
     wide = whole(x, value_range=(low, high))
     assert torch.allclose(wide.min(), torch.tensor(-1.0)) and wide.max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("shape", [(9, 8, 8), (9, 8, 8, 1), (9, 8, 8, 3), (9, 1, 8, 8)])
+def test_images_lie_in_memory_row_by_row(shape: tuple[int, ...]) -> None:
+    x = whole(RNG.integers(0, 256, shape, dtype=np.uint8))
+    # A convolution follows these strides, and networks of one's own may `view` its result.
+    assert x.stride() == torch.empty(x.shape).stride()

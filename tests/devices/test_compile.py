@@ -78,14 +78,31 @@ def test_a_break_is_caught() -> None:
         graphs(broken, torch.ones(3))
 
 
-def test_an_iteration_computes_in_16_bits_where_the_machine_can() -> None:
+@pytest.fixture
+def place() -> Any:
     from damc.errors import BadInput
     from damc.train.devices import open_place
 
     try:
-        place = open_place("cpu", 1, "bf16-mixed")
+        return open_place("cpu", 1, "bf16-mixed")
     except BadInput as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("method", ["damc", "lebm", "abp", "meg"])
+def test_the_whole_loop_computes_in_16_bits_where_the_machine_can(place: Any, method: str) -> None:
+    """Chains, updates and watch under autocast; weights and samples stay in 32 bits."""
+    from damc import fit
+
+    learner = find_method(method).from_preset("digits-small", horizon=6)
+    fit(learner, "digits", iterations=6, batch=12, precision="bf16-mixed", progress=False)
+    assert {p.dtype for p in learner.parameters()} == {torch.float32}
+    assert all(bool(p.isfinite().all()) for p in learner.parameters())
+    assert bool(learner.sample(4).isfinite().all())
+    assert learner.history[-1]["iteration"] == 6
+
+
+def test_an_iteration_computes_in_16_bits_where_the_machine_can(place: Any) -> None:
     learner = find_method("vae").from_preset("digits-small").train()
     x = torch.rand(8, 1, 8, 8) * 2 - 1
     with place.autocast():

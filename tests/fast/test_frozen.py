@@ -15,10 +15,10 @@ from damc import BadInput, EnergyPrior, Langevin, LatentModel
 from damc.density import value_and_grad
 from damc.fast.frozen import frozen
 from damc.fast.gradients import has_rule
-from damc.learn.adaptive import Ratios
 from damc.nets import DECODERS, UpLayer, conv_decoder, mlp_decoder, mlp_energy
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, mlp_hierarchy
 from damc.nets.mlp import mlp
+from damc.nets.ratios import Ratios
 
 
 class Twice(nn.Linear):

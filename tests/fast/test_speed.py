@@ -15,7 +15,7 @@ from benchmarks.check import below
 from benchmarks.growth import straight_line
 from benchmarks.timing import compared, count_flops
 from damc import DAMC, Amortizer, EnergyPrior, Langevin, LatentModel
-from damc.distillation import amortizer_step
+from damc.amortize import amortizer_step
 from damc.learn.damc import DAMCSettings
 from damc.nets import DownLayer, UpLayer, conv_decoder, conv_encoder, mlp_energy
 from tests.reference.learning import PlainDAMC, langevin

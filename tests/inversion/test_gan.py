@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from damc import BadInput, fit, load
-from damc.files import to_safetensors
+from damc.disk.tensors import to_safetensors
 from damc.inversion.discriminator import Discriminator, EqualConv, batch_spread, halved
 from damc.inversion.gan import GAN, GANSettings, GANSizes
 from damc.inversion.stylegan import load_style_decoder

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
 from damc.kernels.base import Info
-from damc.learn.adaptive import AdaptiveCE, AdaptiveCESettings, Ratios
+from damc.learn.adaptive import AdaptiveCE, AdaptiveCESettings
 from damc.learn.parts import Chain
 from damc.nets import mlp_energy
+from damc.nets.ratios import Ratios
 
 MEAN, DEVIATION = 2.0, 0.4
 

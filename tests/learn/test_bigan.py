@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from damc import BadInput, fit, load
 from damc.data import load_images
 from damc.learn import find_method
-from damc.learn.bigan import BiGAN, BiGANSettings, BiNetworks
-from damc.nets.joint import Joint, drop
+from damc.learn.bigan import BiGAN, BiGANSettings
+from damc.nets.joint import BiNetworks, Joint, drop
 from damc.nets.mlp import mlp
 
 QUICK = BiGANSettings(decoder_rate=1e-3, encoder_rate=1e-3, ema_rate=0.05, gradient_penalty=0.01)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
-from damc.learn.damc import DAMCSettings, PaperDAMC
-from damc.learn.learner import count
+from damc.learn.damc import GAUSSIAN, DAMCSettings, PaperDAMC
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
+from damc.learn.sharing import count
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
@@ -46,7 +46,8 @@ def make(settings: DAMCSettings = QUICK, energy: bool = True) -> DAMC:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8))
     scalar = nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(), nn.Linear(8, 1), nn.Flatten(0))
     model = LatentModel(Counted(decoder), Counted(scalar) if energy else None, 3, settings.sigma)
-    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8))
+    options = GAUSSIAN if settings.warm_up else {}
+    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8), **options)
     return DAMC(model, q, settings)
 
 
@@ -334,14 +335,55 @@ def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
 
 
 def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
-    learner = make(replace(QUICK, store=100, store_components=2, horizon=40))
+    learner = make(replace(QUICK, store=100, store_components=2, horizon=50, warm_up=0.04))
     fits: list[int] = []
     q = learner.prior_sampler
     assert q is not None
     q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
-    for k in range(6):
+    for k in range(50):
         learner.step(X, INDEX, seeded(k))
-    assert fits == [1, 3, 5]  # every 40 / 20 iterations
+    assert fits == [2, 21, 41, 49]  # when chains begin, every 20 of their iterations, at the end
+
+
+def test_it_warms_up_without_chains() -> None:
+    learner = make(replace(QUICK, warm_up=0.5, horizon=4, store=100))
+    decoder, encoder = learner.model.decoder, learner.amortizer.encoder
+    metrics = learner.step(X, INDEX, seeded())
+    assert decoder.rows == encoder.rows == [6]  # type: ignore[union-attr]
+    assert metrics.keys() == {"mse", "divergence", "z_norm", "decoder_gradient"}
+    start = make(learner.settings)
+
+    def same(part: str) -> list[bool]:
+        pairs = zip(*(weights(one.get_submodule(part)) for one in (learner, start)), strict=True)
+        return [a.equal(b) for a, b in pairs]
+
+    for part in ("model.decoder", "amortizer.encoder", "amortizer.gaussian"):
+        assert not any(same(part)), part
+    for part in ("model.prior", "amortizer.denoiser", "prior_sampler"):
+        assert all(same(part)), part
+    assert learner.store is not None and learner.store.written == 6
+    learner.step(X, INDEX, seeded())
+    assert "displacement" in learner.step(X, INDEX, seeded())
+
+
+def test_its_bound_is_the_vaes() -> None:
+    learner = make(replace(QUICK, warm_up=0.5, horizon=4))
+    assert learner.amortizer.gaussian is not None
+    with torch.no_grad():
+        m, log_v = learner.amortizer.gaussian.moments(learner.amortizer.embed(X))
+    found = learner.step(X, INDEX, seeded())["divergence"]
+    normal = torch.distributions.Normal
+    q, p = normal(m, (log_v / 2).exp()), normal(0.0, 1.0)
+    expected = torch.distributions.kl_divergence(q, p).sum(1).mean()
+    torch.testing.assert_close(found, expected)
+
+
+def test_warming_up_needs_a_gaussian_to_begin_with() -> None:
+    plain = make()
+    with pytest.raises(BadInput, match="gaussian=True"):
+        DAMC(plain.model, plain.amortizer, replace(QUICK, warm_up=0.5, horizon=4))
+    with pytest.raises(BadInput, match="horizon must be at least 2"):
+        replace(QUICK, warm_up=0.5)
 
 
 def test_negatives_may_start_at_noise_alone() -> None:

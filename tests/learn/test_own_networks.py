@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -314,3 +315,27 @@ def test_own_networks_from_the_command_line(
     assert (tmp_path / "run" / "samples" / "samples.npy").is_file()
     assert main(["sample", run]) == 2
     assert "give it as learner=, or --module" in capsys.readouterr().err
+
+
+def test_own_networks_and_own_images_need_no_preset(
+    own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from damc.cli import main
+
+    monkeypatch.chdir(Path(own.__file__).parent)
+    np.save(tmp_path / "pictures.npy", (127.5 * (images() + 1)).round().byte().numpy()[:, 0])
+    data = ["--data", str(tmp_path / "pictures.npy"), "--batch", "8"]
+    run, words = str(tmp_path / "run"), ["--module", "own:make"]
+    assert main(["train", *data, *words, "--run", run, "--iterations", "2"]) == 0
+    assert "those of own:make" in capsys.readouterr().out
+    # The same command resumes, and so does the folder alone; both need the module.
+    assert main(["train", *data, *words, "--run", run, "--iterations", "3"]) == 0
+    assert main(["train", *words, "--run", run, "--iterations", "4"]) == 0
+    assert Run.open(run).checkpoints()[-1] == 4
+    capsys.readouterr()
+    assert main(["train", "--run", run, "--iterations", "5"]) == 2
+    assert "was trained with networks of your own: give --module" in capsys.readouterr().err
+    once = str(tmp_path / "once")
+    assert main(["train", *data, *words, "--run", once, "--iterations", "4"]) == 0
+    ends = [damc.load(folder, learner=own.make()).state_dict() for folder in (run, once)]
+    assert all(torch.equal(ends[0][name], t) for name, t in ends[1].items())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from damc import DAMC, BadInput
-from damc.learn.learner import count
 from damc.learn.presets import DEMO, PRESETS, find_preset
+from damc.learn.sharing import count
 from damc.train.loading import build
 
 # Parameters of the decoder, the energy, the denoiser and the encoder in the authors' code.

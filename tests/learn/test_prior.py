@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from damc.learn.mixture import GaussianMixture
+from damc.amortize.mixture import GaussianMixture
 from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Store
 

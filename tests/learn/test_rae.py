@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import BadInput
-from damc.learn.mixture import GaussianMixture
+from damc.amortize.mixture import GaussianMixture
 from damc.learn.rae import RAE, RAESettings
 
 X = torch.rand(64, 1, 3, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -90,9 +90,9 @@ def test_the_ring_holds_the_latest_codes() -> None:
         seen.append(learner.infer(X))
         learner.step(X, torch.arange(64), torch.Generator().manual_seed(k))
     latest = torch.cat(seen)[-100:]
-    assert int(learner.written) == 192
-    order = (learner.written - 100 + torch.arange(100)) % 100
-    torch.testing.assert_close(learner.ring[order], latest)
+    assert int(learner.store.written) == 192
+    order = (learner.store.written - 100 + torch.arange(100)) % 100
+    torch.testing.assert_close(learner.store.points[order], latest)
 
 
 def test_the_gradient_penalty_is_the_jacobian_s_without_bias() -> None:

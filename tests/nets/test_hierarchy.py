@@ -8,7 +8,6 @@ from torch import nn
 
 from damc import BadInput
 from damc.learn.presets import PRESETS
-from damc.learn.sri import hierarchical_decoder
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, layer_sizes, mlp_hierarchy
 
 
@@ -47,7 +46,7 @@ def test_chains_are_independent_of_each_other() -> None:
 def test_every_kind_of_preset_has_one(name: str) -> None:
     networks = PRESETS[name].networks
     sizes = layer_sizes(networks.latent_dim)
-    g = hierarchical_decoder(networks, sizes)
+    g = networks.build_hierarchy(sizes)
     assert g(torch.randn(2, sum(sizes))).shape == (2, *networks.shape)
 
 

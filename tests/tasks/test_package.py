@@ -11,9 +11,9 @@ import damc
 from damc import BadInput
 from damc.cli import main
 from damc.data import load_images
+from damc.hub.packaged import packaged_folder, packaged_names
+from damc.hub.published import FILES, read_config
 from damc.learn.damc import DAMC
-from damc.models import packaged_folder, packaged_names
-from damc.published import FILES, read_config
 from damc.tasks.package import package_run
 from damc.tasks.trained import Trained
 from damc.train.origin import Origin

@@ -112,3 +112,14 @@ def test_exit_codes_tell_go_on_from_stopped() -> None:
 
     assert _outcome(OutOfTime("later")) == (75, "later")
     assert _outcome(KeyboardInterrupt("by hand")) == (130, "by hand")
+
+
+def test_only_a_later_signal_is_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal's Ctrl-C reaches a process of torchrun twice: from the terminal and torchrun."""
+    with stopping() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.is_set() and not stop.for_now
+        monkeypatch.setattr("damc.train.stopping._ECHO", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from damc import BadInput
-from damc.published import is_published, packed, read_config, read_model, unpacked, write_model
+from damc.hub.published import is_published, packed, read_config, read_model, unpacked, write_model
 
 WEIGHTS = {
     "matrix": torch.randn(20, 30, generator=torch.Generator().manual_seed(0)),

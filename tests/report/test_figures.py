@@ -12,10 +12,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-import damc.figures
+import damc.report.figures
 from damc import BadInput, History
-from damc.figures import curves, images, pairs
-from damc.learn.history import TrainingHistory
+from damc.report.figures import curves, images, pairs
+from damc.report.history import TrainingHistory
 
 RECORDS = [{"iteration": 10 * k, "mse": 1.0 / k, "seconds": k} for k in range(1, 60)]
 
@@ -33,8 +33,8 @@ def test_curves_draw_the_values_and_their_running_mean(tmp_path: Path) -> None:
 def test_the_running_mean_is_the_mean_of_what_is_there() -> None:
     y = np.random.default_rng(0).normal(size=31)
     wanted = [y[max(0, i - 3) : i + 4].mean() for i in range(31)]
-    assert np.allclose(damc.figures._running_mean(y, 7), wanted, atol=1e-12)
-    assert np.allclose(damc.figures._running_mean(np.full(9, 2.0), 4), 2.0)
+    assert np.allclose(damc.report.figures._running_mean(y, 7), wanted, atol=1e-12)
+    assert np.allclose(damc.report.figures._running_mean(np.full(9, 2.0), 4), 2.0)
 
 
 def test_a_notebook_shows_the_figure() -> None:
@@ -100,7 +100,7 @@ def test_no_figure_loads_pyplot() -> None:
     import subprocess
 
     code = (
-        "import sys, damc.figures; damc.figures.curves([{'a': 1.0}]);"
+        "import sys, damc.report.figures; damc.report.figures.curves([{'a': 1.0}]);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

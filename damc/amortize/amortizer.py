@@ -5,30 +5,26 @@ from __future__ import annotations
 
 __all__ = ["Amortizer"]
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from damc.amortize.files import read_amortizer, readable, write_amortizer
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.likelihood import flow_log_prob
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
-from damc.diffusion.standardize import Standardize
-from damc.disk import write_atomically
+from damc.diffusion.standardize import GaussianHead, Standardize
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
+from damc.fast.memory import ROWS, draw_by_parts
 from damc.fast.packed import PackedDenoiser
-from damc.memory import ROWS, draw_by_parts
-from damc.randomness import normal
+from damc.randomness import batch_rows, normal, normal_like, own_rows, uniform_like, whole_batch
 
 
 class Amortizer(nn.Module):
@@ -57,6 +53,8 @@ class Amortizer(nn.Module):
         frequency: standard deviation of the denoiser's initial Fourier frequencies.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
+        gaussian: begin as N(m(x), diag s(x)^2), a layer on the encoder, and model what that
+            misses, (z - m(x)) / s(x); it excludes guidance.
 
     Example:
         >>> q = Amortizer(dim=2)
@@ -82,10 +80,15 @@ class Amortizer(nn.Module):
         velocity: bool = False,
         frequency: float = 1.0,
         standardize: bool = False,
+        gaussian: bool = False,
     ) -> None:
         super().__init__()
         if null not in ("token", "noise"):
             raise BadInput(f"null must be 'token' or 'noise', got {null!r}")
+        if gaussian and context is None:
+            raise BadInput("context must be given for a Gaussian start, got None: standardize")
+        if gaussian and guidance:
+            raise BadInput(f"guidance must be 0 for a Gaussian start, got {guidance}")
         if embedding is None:
             embedding = 1024 if isinstance(context, nn.Module) else 128
         self.config: dict[str, Any] = {
@@ -104,6 +107,7 @@ class Amortizer(nn.Module):
             "velocity": velocity,
             "frequency": frequency,
             "standardize": standardize,
+            "gaussian": gaussian,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
@@ -120,6 +124,7 @@ class Amortizer(nn.Module):
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
+        self.gaussian = GaussianHead(embedding, dim) if gaussian else None
         self.null: nn.Parameter | nn.Module
         if null == "token":
             self.null = nn.Parameter(torch.randn(1, embedding) * embedding**-0.5)
@@ -152,6 +157,8 @@ class Amortizer(nn.Module):
         """
         steps = self.steps if steps is None else steps
         guidance = self.guidance if guidance is None else guidance
+        if guidance and self.gaussian is not None:
+            raise BadInput(f"guidance must be 0 for a Gaussian start, got {guidance}")
         if steps < 1:
             raise BadInput(f"sampling needs at least 1 step, got {steps}")
         if (n is None and x is None) or (n is not None and n < 1):
@@ -185,6 +192,9 @@ class Amortizer(nn.Module):
                 guidance,
                 generator,
             )
+        if self.gaussian is not None:
+            with torch.no_grad():
+                z = self.gaussian.inverse(z, condition)
         if self.standardize is not None:
             return self.standardize.inverse(z)
         return z.clone()  # outside, so that the caller gets a tensor that autograd knows
@@ -217,6 +227,9 @@ class Amortizer(nn.Module):
         condition: Tensor = self.null if x is None else self.embed(x)  # type: ignore[assignment]
         z = z.to(self.denoiser.fourier)
         v = z if self.standardize is None else self.standardize(z)
+        log_scale = z.new_zeros(())
+        if self.gaussian is not None:
+            v, log_scale = self.gaussian(v, condition)
 
         def epsilon(points: Tensor, angle: Tensor) -> Tensor:
             repeats = 1 if x is None else len(points) // len(v)
@@ -225,6 +238,7 @@ class Amortizer(nn.Module):
 
         ends = (self.schedule.b, self.schedule.a + self.schedule.b)
         value = flow_log_prob(epsilon, v, ends, tolerance=tolerance, generator=generator)
+        value = value - log_scale
         return value if self.standardize is None else value - self.standardize.log_scale()
 
     def loss(
@@ -262,15 +276,21 @@ class Amortizer(nn.Module):
         if self.standardize is not None:
             z = self.standardize(z)
         condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
+        missed = z.new_zeros(())
+        if self.gaussian is not None:
+            # The Gaussian learns by its own likelihood, the diffusion model what it misses.
+            v, log_scale = self.gaussian(z, condition)
+            missed = (v.square().sum(1) / 2 + log_scale).mean()
+            z = v.detach()
         if u is None:
-            u = torch.empty_like(z[:, 0]).uniform_(generator=generator)
+            u = uniform_like(z[:, 0], generator)
         if eps is None:
-            eps = torch.empty_like(z).normal_(generator=generator)
+            eps = normal_like(z, generator)
         alpha, sigma = self.schedule(u[:, None])
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
         if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
             prediction, eps = prediction / alpha, eps / alpha
-        return epsilon_loss(prediction, eps)
+        return epsilon_loss(prediction, eps) + missed
 
     def embed(self, x: Tensor) -> Tensor:
         """The condition that stands for x, ``(B, embedding)``."""
@@ -289,31 +309,15 @@ class Amortizer(nn.Module):
 
         At any moment the file is the old one or the new one. ``path.json`` describes it to people.
         """
-        file, description = _files(path)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        config = json.dumps(self.config, indent=2)
-        # One entry: safetensors writes several in an order that differs from time to time.
-        about = json.dumps({"config": config, "sha256": _digest(tensors, config)})
-        write_atomically(file, save(tensors, {"amortizer": about}))
-        write_atomically(description, config + "\n")
+        write_amortizer(path, self.state_dict(), self.config)
 
     @classmethod
     def load(cls, path: str | Path, context: nn.Module | None = None) -> Amortizer:
         """Reads what `save` wrote; an encoder of your own must be given again as `context`."""
-        file, _ = _files(path)
-        try:
-            with safe_open(file, "pt") as opened:
-                metadata = json.loads((opened.metadata() or {})["amortizer"])
-                weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            if _digest(weights, metadata["config"]) != metadata["sha256"]:
-                raise BadInput("it is not what was saved")
-            config = json.loads(metadata["config"])
-            config["context"] = config["context"] if context is None else context
-            config["widths"] = tuple(config["widths"])
-            q = cls(**config)
+        with readable(path):
+            config, weights = read_amortizer(path)
+            q = cls(**config if context is None else {**config, "context": context})
             q.load_state_dict(weights)
-        except Exception as error:
-            raise BadInput(f"no amortizer could be read from {path}: {error}") from error
         return q
 
     def _condition(
@@ -336,17 +340,27 @@ class Amortizer(nn.Module):
             # A fixed count instead of a coin for each point: the encoder does not run on those
             # that are dropped. What p_uncond * n has beyond a whole number is the probability that
             # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
-            whole, part = divmod(round(p_uncond * n, 9), 1)
-            keep = torch.randperm(n, generator=generator, device=x.device)[int(whole) :]
+            rows, source = batch_rows(n, generator), whole_batch(generator)
+            whole, part = divmod(round(p_uncond * rows, 9), 1)
+            keep = torch.randperm(rows, generator=source, device=x.device)[int(whole) :]
             if part:
-                coin = torch.rand(1, 1, generator=generator, device=x.device) < part
+                coin = torch.rand(1, 1, generator=source, device=x.device) < part
+            if rows > n:
+                # Of the whole batch's kept points this process has no fixed count.
+                kept = torch.zeros(rows, 1, dtype=torch.bool, device=x.device)
+                kept.index_fill_(0, keep, True)
+                if coin is not None:
+                    kept.index_copy_(0, keep[:1], ~coin)
+                null = self._null(n, generator)
+                known = self.embed(x) if embedded is None else embedded
+                return torch.where(own_rows(kept, generator), known, null)
         null = self._null(n, generator).expand(n, -1)
         if not len(keep):
             return null
-        kept = self.embed(x[keep]) if embedded is None else embedded[keep]
+        found = self.embed(x[keep]) if embedded is None else embedded[keep]
         if coin is not None:
-            kept = torch.cat([torch.where(coin, null[keep[:1]], kept[:1]), kept[1:]])
-        return null.index_copy(0, keep, kept)
+            found = torch.cat([torch.where(coin, null[keep[:1]], found[:1]), found[1:]])
+        return null.index_copy(0, keep, found)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
         """The null condition: ``(1, embedding)`` if all share it, else ``(n, embedding)``."""
@@ -391,23 +405,6 @@ class Amortizer(nn.Module):
         if type(net) is VectorDenoiser and all(map(is_plain, net.modules())) and not mixed:
             return PackedDenoiser(net, condition, angles, points)
         return lambda z, i: net(z, angles[i], condition)
-
-
-def _files(path: str | Path) -> tuple[Path, Path]:
-    """Where weights and description lie; a name such as q-0.1 keeps what follows its dot."""
-    path = Path(path)
-    stem = path.stem if path.suffix in (".safetensors", ".json") else path.name
-    return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
-
-
-def _digest(tensors: dict[str, Tensor], config: str) -> str:
-    """Of what a file holds: names, types, shapes and values of the weights, and the settings."""
-    found = hashlib.sha256(config.encode())
-    for name in sorted(tensors):
-        t = tensors[name]
-        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        found.update(t.flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:

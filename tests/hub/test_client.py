@@ -13,13 +13,13 @@ import torch
 
 import damc
 from damc import DAMC, BadInput
-from damc.hub import download
+from damc.hub.client import download
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: damc[hub]")
 
 
 def _server() -> Any:
-    place = Path(__file__).with_name("hub_server.py")
+    place = Path(__file__).with_name("server.py")
     spec = importlib.util.spec_from_file_location("hub_server", place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

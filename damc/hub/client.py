@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from damc.errors import BadInput
-from damc.published import FILES
+from damc.hub.published import FILES
 
 
 def is_repository(name: str) -> bool:

@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from damc import Amortizer, memory
+from damc import Amortizer
+from damc.amortize import amortizer
+from damc.fast import memory
 from damc.learn import find_method
 
 
@@ -39,9 +41,7 @@ def test_mapped_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_in_parts_are_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    import damc.amortize
-
-    monkeypatch.setattr(damc.amortize, "ROWS", 10)
+    monkeypatch.setattr(amortizer, "ROWS", 10)
     monkeypatch.setattr(memory.draw_by_parts, "__defaults__", (10,))
     q = Amortizer(2, capacity=0.1)
     parts = q.sample(25, steps=2, generator=torch.Generator().manual_seed(0))

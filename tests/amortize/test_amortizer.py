@@ -22,8 +22,8 @@ def make(context: int | nn.Module | None = None, **options: object) -> Amortizer
     return Amortizer(2, context, **{**SMALL, **options})  # type: ignore[arg-type]
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(3)
+def seeded(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("null", ["token", "noise"])
@@ -303,3 +303,45 @@ def test_the_velocity_loss_weighs_the_noise_loss_by_alpha() -> None:
     v_hat = (predicted - sigma * (alpha * z + sigma * eps)) / alpha
     wanted = (v_hat - v).square().sum(1).mean() / 2
     torch.testing.assert_close(q.loss(z, u=u, eps=eps), wanted)
+
+
+def test_an_amortizer_with_a_gaussian_head_begins_as_that_gaussian() -> None:
+    q = make(context=2, velocity=True, gaussian=True, solver="multistep", steps=20)
+    x = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+    assert q.gaussian is not None
+    with torch.no_grad():
+        q.gaussian.linear.weight.mul_(3)
+        m, log_v = q.gaussian.moments(q.embed(x))
+    z = q.sample(20_000, x, generator=seeded())
+    sd = (log_v / 2).exp()
+    assert ((z.mean(0) - m).abs() < 4 * sd / 20_000**0.5).all()
+    torch.testing.assert_close(z.std(0), sd, rtol=0.03, atol=0)
+    expected = torch.distributions.Normal(m, sd).log_prob(z[0]).sum(1)
+    torch.testing.assert_close(q.log_prob(z[0], x), expected, atol=0.06, rtol=0)
+
+
+def test_the_gaussian_head_learns_by_likelihood_and_the_denoiser_does_not_move_it() -> None:
+    q = make(context=2, velocity=True, gaussian=True)
+    assert q.gaussian is not None
+    x = torch.randn(64, 2, generator=seeded(1))
+    z = 3 + 0.1 * torch.randn(64, 2, generator=seeded(2))
+    m, log_v = q.gaussian.moments(q.embed(x))
+    likelihood = torch.distributions.Normal(m, (log_v / 2).exp()).log_prob(z).sum(1).mean()
+    (expected,) = torch.autograd.grad(-likelihood, q.gaussian.linear.weight)
+    loss = q.loss(z, x, p_uncond=0.0, generator=seeded(3))
+    (found,) = torch.autograd.grad(loss, q.gaussian.linear.weight)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_gaussian_head_is_saved_and_excludes_guidance(tmp_path: Path) -> None:
+    q = make(context=2, gaussian=True)
+    q.save(tmp_path / "q")
+    x = torch.ones(3, 2)
+    found = Amortizer.load(tmp_path / "q").sample(x=x, generator=seeded())
+    assert found.equal(q.sample(x=x, generator=seeded()))
+    with pytest.raises(BadInput, match="guidance must be 0"):
+        q.sample(x=x, guidance=0.5)
+    with pytest.raises(BadInput, match="guidance must be 0"):
+        make(context=2, gaussian=True, guidance=1.0)
+    with pytest.raises(BadInput, match="context must be given"):
+        make(gaussian=True)

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 
 from damc.disk import on_disk, write_atomically
+from damc.disk.tensors import load_weights, to_safetensors
 from damc.errors import BadInput
-from damc.files import load_weights, to_safetensors
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FILES = (WEIGHTS, CONFIG, CARD)

@@ -1,6 +1,6 @@
 """Small trained models that come with damc: `damc.load("mnist-small")`; `damc models` lists them.
 
-Each is a folder here, as `damc.published` describes it, made by `damc package`.
+Each is a folder of `models`, as `damc.hub.published` describes it, made by `damc package`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ __all__ = ["MODELS", "packaged_folder", "packaged_names"]
 
 from pathlib import Path
 
-MODELS = Path(__file__).parent
+MODELS = Path(__file__).parent / "models"
 """The folder of the packaged models."""
 
 

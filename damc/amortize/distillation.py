@@ -8,73 +8,25 @@ end, and repeat.
 
 from __future__ import annotations
 
-__all__ = ["EMA", "History", "amortizer_step", "distill"]
+__all__ = ["amortizer_step", "distill"]
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
-from damc.amortize import Amortizer
+from damc.amortize.amortizer import Amortizer
+from damc.amortize.ema import EMA
+from damc.amortize.history import History
+from damc.amortize.proposals import AmortizerProposal, Pairs, batches_of, starts_of
 from damc.density import Target, as_log_prob
-from damc.disk import write_atomically
 from damc.errors import BadInput, Diverged
-from damc.figures import curves
 from damc.kernels.base import Kernel, State
 from damc.kernels.independence import Independence
-from damc.proposals import AmortizerProposal, Pairs, batches_of, starts_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(repr=False)
-class History:
-    """What `distill` saw in every iteration."""
-
-    loss: list[float] = field(default_factory=list)
-    log_prob: list[float] = field(default_factory=list)  # mean over the chains' last start points
-    displacement: list[float] = field(default_factory=list)  # mean |z_T - z_0|
-    acceptance: list[float] = field(default_factory=list)
-    gradient_calls: int = 0  # log-density gradients so far, counted for each chain
-    jumps: list[float] = field(default_factory=list)  # acceptance of q's own proposals, if any
-
-    def save(self, path: str | Path) -> None:
-        """Writes the history as JSON; at any moment the file is the old one or the new one."""
-        write_atomically(path, json.dumps(asdict(self)))
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Every quantity over the iterations, as a matplotlib figure; saved where a path is given.
-
-        Args:
-            path: a PNG to write as well.
-        """
-        lists = {name: values for name, values in vars(self).items() if isinstance(values, list)}
-        shown = {name: values for name, values in lists.items() if values}
-        if not shown:
-            raise BadInput("history must have an iteration to plot, got none")
-        length = max(map(len, shown.values()))
-        records = [
-            {"iteration": k + 1, **{name: v[k] for name, v in shown.items() if k < len(v)}}
-            for k in range(length)
-        ]
-        return curves(records, path=path)
-
-    def __repr__(self) -> str:
-        if not self.loss:
-            return "History(no iterations)"
-        return (
-            f"History({len(self.loss)} iterations, last loss {self.loss[-1]:.4g}, "
-            f"{self.gradient_calls:,} gradient calls)"
-        )
 
 
 def amortizer_step(
@@ -299,35 +251,3 @@ def distill(
             break
     q.load_state_dict(average.module.state_dict())
     return history
-
-
-class EMA:
-    """A frozen copy of a module whose weights follow it slowly: torch's `AveragedModel`.
-
-    ``copy <- (1 - rate) copy + rate module`` at every `update`; with ``rate = 1`` it is the
-    module itself. The paper starts its chains at such a copy of the sampler. Buffers are copied,
-    not averaged: statistics such as those of BatchNorm are running averages already, and counters
-    have no average.
-
-    Attributes:
-        module: the copy.
-    """
-
-    def __init__(self, module: nn.Module, rate: float) -> None:
-        if not 0 < rate <= 1:
-            raise BadInput(f"the rate of an EMA must lie in (0, 1], got {rate}")
-        self.source = module
-        self.average = AveragedModel(module, multi_avg_fn=partial(_follow, rate))
-        # The copy counts as a first average; from 0, `AveragedModel` would copy once more. The
-        # counter stays on the CPU, where reading it stalls no GPU.
-        self.average.n_averaged = torch.ones((), dtype=torch.long, device="cpu")
-        self.module: Any = self.average.module.requires_grad_(False).eval()
-
-    def update(self) -> None:
-        """Moves the copy a little towards the module."""
-        self.average.update_parameters(self.source)
-
-
-def _follow(rate: float, averages: Any, weights: Any, _: Any) -> None:
-    """torch's `get_ema_multi_avg_fn`, but a function that can be pickled, as estimators must be."""
-    torch._foreach_lerp_(averages, weights, rate)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from damc.disk import write_atomically
+from damc.disk.tensors import load_weights, pack, to_safetensors, unpack
 from damc.errors import BadInput
-from damc.files import load_weights, pack, to_safetensors, unpack
 
 
 def same(a: Any, b: Any) -> bool:

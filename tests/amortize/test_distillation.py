@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from damc import MALA, Amortizer, BadInput, Diverged, Langevin, distill
-from damc.distillation import amortizer_step
+from damc.amortize import amortizer_step
 
 SMALL = {"widths": (32, 64, 64), "embedding": 16}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from damc import Amortizer, disk
-from damc.distillation import History
+from damc.amortize import History
 from damc.errors import BadInput
 
 JSON = st.recursive(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from damc.errors import BadInput
-from damc.figures import curves
+from damc.report.figures import curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -46,6 +46,7 @@ class GaussianMixture:
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture as Fit
+        from threadpoolctl import threadpool_limits
 
         k = max(1, min(components, len(z) // (z.shape[1] + 1)))
         points = z.detach().double().cpu().numpy()
@@ -69,7 +70,8 @@ class GaussianMixture:
             init_params="random_from_data" if begin else "kmeans",
             **begin,
         )
-        with warnings.catch_warnings():
+        # Its libraries would take every core, whatever torch was told.
+        with threadpool_limits(torch.get_num_threads()), warnings.catch_warnings():
             # Stopping early leaves a density that is normalized and only a little less likely.
             warnings.simplefilter("ignore", ConvergenceWarning)
             fit.fit(points)

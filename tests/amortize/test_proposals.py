@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from damc import MALA, Amortizer, BadInput, distill
-from damc.proposals import AmortizerProposal, batches_of, starts_of
+from damc.amortize.proposals import AmortizerProposal, batches_of, starts_of
 
 SMALL: dict[str, Any] = {"widths": (8, 8, 8), "embedding": 8}
 

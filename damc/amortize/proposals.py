@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from damc.amortize import Amortizer
+from damc.amortize.amortizer import Amortizer
 from damc.density import Target, as_log_prob
 from damc.errors import BadInput
 
