@@ -19,7 +19,7 @@ from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.likelihood import flow_log_prob
 from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
-from damc.diffusion.standardize import GaussianHead, Standardize
+from damc.diffusion.standardize import Standardize
 from damc.errors import BadInput
 from damc.fast.gradients import is_plain
 from damc.fast.memory import ROWS, draw_by_parts
@@ -53,8 +53,6 @@ class Amortizer(nn.Module):
         frequency: standard deviation of the denoiser's initial Fourier frequencies.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
-        gaussian: begin as N(m(x), diag s(x)^2), a layer on the encoder, and model what that
-            misses, (z - m(x)) / s(x); it excludes guidance.
 
     Example:
         >>> q = Amortizer(dim=2)
@@ -80,15 +78,10 @@ class Amortizer(nn.Module):
         velocity: bool = False,
         frequency: float = 1.0,
         standardize: bool = False,
-        gaussian: bool = False,
     ) -> None:
         super().__init__()
         if null not in ("token", "noise"):
             raise BadInput(f"null must be 'token' or 'noise', got {null!r}")
-        if gaussian and context is None:
-            raise BadInput("context must be given for a Gaussian start, got None: standardize")
-        if gaussian and guidance:
-            raise BadInput(f"guidance must be 0 for a Gaussian start, got {guidance}")
         if embedding is None:
             embedding = 1024 if isinstance(context, nn.Module) else 128
         self.config: dict[str, Any] = {
@@ -107,7 +100,6 @@ class Amortizer(nn.Module):
             "velocity": velocity,
             "frequency": frequency,
             "standardize": standardize,
-            "gaussian": gaussian,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
@@ -124,7 +116,6 @@ class Amortizer(nn.Module):
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
-        self.gaussian = GaussianHead(embedding, dim) if gaussian else None
         self.null: nn.Parameter | nn.Module
         if null == "token":
             self.null = nn.Parameter(torch.randn(1, embedding) * embedding**-0.5)
@@ -157,8 +148,6 @@ class Amortizer(nn.Module):
         """
         steps = self.steps if steps is None else steps
         guidance = self.guidance if guidance is None else guidance
-        if guidance and self.gaussian is not None:
-            raise BadInput(f"guidance must be 0 for a Gaussian start, got {guidance}")
         if steps < 1:
             raise BadInput(f"sampling needs at least 1 step, got {steps}")
         if (n is None and x is None) or (n is not None and n < 1):
@@ -192,9 +181,6 @@ class Amortizer(nn.Module):
                 guidance,
                 generator,
             )
-        if self.gaussian is not None:
-            with torch.no_grad():
-                z = self.gaussian.inverse(z, condition)
         if self.standardize is not None:
             return self.standardize.inverse(z)
         return z.clone()  # outside, so that the caller gets a tensor that autograd knows
@@ -227,9 +213,6 @@ class Amortizer(nn.Module):
         condition: Tensor = self.null if x is None else self.embed(x)  # type: ignore[assignment]
         z = z.to(self.denoiser.fourier)
         v = z if self.standardize is None else self.standardize(z)
-        log_scale = z.new_zeros(())
-        if self.gaussian is not None:
-            v, log_scale = self.gaussian(v, condition)
 
         def epsilon(points: Tensor, angle: Tensor) -> Tensor:
             repeats = 1 if x is None else len(points) // len(v)
@@ -238,7 +221,6 @@ class Amortizer(nn.Module):
 
         ends = (self.schedule.b, self.schedule.a + self.schedule.b)
         value = flow_log_prob(epsilon, v, ends, tolerance=tolerance, generator=generator)
-        value = value - log_scale
         return value if self.standardize is None else value - self.standardize.log_scale()
 
     def loss(
@@ -276,12 +258,6 @@ class Amortizer(nn.Module):
         if self.standardize is not None:
             z = self.standardize(z)
         condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
-        missed = z.new_zeros(())
-        if self.gaussian is not None:
-            # The Gaussian learns by its own likelihood, the diffusion model what it misses.
-            v, log_scale = self.gaussian(z, condition)
-            missed = (v.square().sum(1) / 2 + log_scale).mean()
-            z = v.detach()
         if u is None:
             u = uniform_like(z[:, 0], generator)
         if eps is None:
@@ -290,7 +266,7 @@ class Amortizer(nn.Module):
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
         if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
             prediction, eps = prediction / alpha, eps / alpha
-        return epsilon_loss(prediction, eps) + missed
+        return epsilon_loss(prediction, eps)
 
     def embed(self, x: Tensor) -> Tensor:
         """The condition that stands for x, ``(B, embedding)``."""

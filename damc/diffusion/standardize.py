@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["GaussianHead", "Standardize"]
+__all__ = ["Standardize"]
 
 import torch
 from torch import Tensor, nn
@@ -73,31 +73,3 @@ class Standardize(nn.Module):
     def log_scale(self) -> Tensor:
         """log det L, by which log-densities of v exceed those of z, ``()``."""
         return self.factor.diagonal().log().sum()
-
-
-class GaussianHead(nn.Module):
-    """v = (z - m(c)) / s(c) for a condition c: N(0, I) if z ~ N(m(c), diag s(c)^2).
-
-    Args:
-        embedding: size of c.
-        dim: size of z.
-    """
-
-    def __init__(self, embedding: int, dim: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(embedding, 2 * dim)
-
-    def moments(self, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """m and log s^2, each ``(B, d)``, of conditions ``(B, embedding)``."""
-        m, log_v = self.linear(nn.functional.leaky_relu(condition, 0.2)).chunk(2, -1)
-        return m, log_v
-
-    def forward(self, z: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """v ``(B, d)`` of points z ``(B, d)``, and log of the volume that z has for that of v."""
-        m, log_v = self.moments(condition)
-        return (z - m) * (-log_v / 2).exp(), log_v.sum(-1) / 2
-
-    def inverse(self, v: Tensor, condition: Tensor) -> Tensor:
-        """z ``(..., B, d)`` of v."""
-        m, log_v = self.moments(condition)
-        return torch.addcmul(m, (log_v / 2).exp(), v)

@@ -21,17 +21,16 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from damc.amortize import EMA, Amortizer
-from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
 from damc.learn.parts import (
     Chain,
     Metrics,
-    bound_step,
+    autoencoder_step,
     decoder_step,
     energy_step,
     prior_sampler_step,
@@ -64,9 +63,6 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
-GAUSSIAN: dict[str, Any] = {"gaussian": True, "velocity": True, "frequency": 0.05}
-"""An amortizer that begins as a Gaussian encoder, which can be learned without chains."""
-
 REFITS, REFIT_EVERY = 20, 20
 """How often the mixture under a q(z) of its own is fitted again: at most; iterations at least."""
 
@@ -82,7 +78,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_components: int = 10  # Gaussians that it begins as
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
-    warm_up: float = 0.0  # share of the horizon in which decoder and encoder learn a bound first
+    warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
 
 
 def algorithm_1(
@@ -160,7 +156,7 @@ class DAMC(Learner):
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
     copies: ClassVar[Mapping[str, str]] = {"target": "amortizer"}
-    scratch: ClassVar[tuple[str, ...]] = ("store",)
+    scratch: ClassVar[tuple[str, ...]] = ("store", "head")
     with_energy: ClassVar[bool] = True
 
     def __init__(
@@ -204,12 +200,14 @@ class DAMC(Learner):
         )
         if self.prior_sampler is not None:
             add("prior_sampler", self.prior_sampler.parameters(), rate(s.amortizer_rate))
-        if self.stages.begin:
-            if amortizer.gaussian is None or amortizer.encoder is None:
-                raise BadInput("the amortizer must begin as a Gaussian (gaussian=True) to warm up")
-            parts = (model.decoder, amortizer.encoder, amortizer.gaussian)
-            weights = [p for part in parts for p in part.parameters()]
-            add("warm_up", weights, self.stages.rate(s.decoder_rate, s.decay, stage=1))
+        if s.warm_up:
+            encoder = amortizer.encoder
+            assert encoder is not None
+            self.head = nn.Sequential(
+                nn.LeakyReLU(0.2), nn.Linear(amortizer.denoiser.embedding, model.latent_dim)
+            )
+            weights = [p for m in (model.decoder, encoder, self.head) for p in m.parameters()]
+            add("autoencoder", weights, self.stages.rate(s.decoder_rate, s.decay, stage=1))
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> DAMCSettings:
@@ -220,8 +218,7 @@ class DAMC(Learner):
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma, energy=cls.with_energy)
-        options = GAUSSIAN if settings.warm_up else {}
-        return cls(model, networks.build_amortizer(**options), settings, networks)
+        return cls(model, networks.build_amortizer(), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model
@@ -246,8 +243,18 @@ class DAMC(Learner):
         return metrics
 
     def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
-        """Decoder and encoder learn a bound; the Gaussian that q begins as learns with them."""
-        z, metrics = bound_step(self.model, self.amortizer, x, generator, update=self.update)
+        """Decoder and encoder learn as an auto-encoder, and the amortizer learns its codes."""
+        z, metrics = autoencoder_step(self.model, self.amortizer, self.head, x, self.update)
+        metrics |= sampler_step(
+            self.amortizer,
+            x,
+            z,
+            generator,
+            update=self.update,
+            updates=1,
+            encoder_updates=0,
+            p_uncond=self.settings.p_uncond,
+        )
         if self.store is not None:
             self.store.add(z)
         self._count()
@@ -257,7 +264,8 @@ class DAMC(Learner):
         """Whether the mixture is fitted in this iteration: REFITS times at equal distances."""
         done = self.iteration + 1 - self.stages.begin
         last = self.settings.horizon - self.stages.begin
-        return done in (1, last) or done % max(last // REFITS, REFIT_EVERY) == 0
+        every = max(last // REFITS, REFIT_EVERY)
+        return done == 1 or done % every == 0 or (done == last and last % every > every // 2)
 
     def _count(self) -> None:
         self.iteration += 1

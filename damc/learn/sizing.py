@@ -37,8 +37,10 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     step_size = 0.1 * min(1.0, sigma / (0.3 * grown) * 2)
     large = math.sqrt(networks.shape[1] * networks.shape[2])
     batch = 128 if large <= 32 else 64 if large <= 64 else 32 if large <= 128 else 16
-    iterations = 50 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
     convolutional = networks.decoder["kind"] != "mlp"
+    iterations = 50 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
+    if convolutional:
+        iterations *= 2  # most of which only auto-encode
     recipe = laptop_recipe(
         mlp=not convolutional,
         sigma=round(sigma, 2),
@@ -49,7 +51,7 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
         **({"warm_posterior_steps": 10} if convolutional else {}),
     )
     # Fitted to CPU seconds of an iteration for shapes from 8x8 to 256x256x3, on one core.
-    seconds = 0.4 + 0.5e-6 * batch * numbers if convolutional else 0.2
+    seconds = 0.3 * (0.4 + 0.5e-6 * batch * numbers) if convolutional else 0.2
     channels, high, wide = networks.shape
     about = f"sized for {count:,} images of {wide}x{high} in {'color' if channels > 1 else 'gray'}"
     return Preset(

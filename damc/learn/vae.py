@@ -20,8 +20,8 @@ from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Infer
-from damc.learn.variational import divergence, draw
 from damc.nets.networks import Networks
+from damc.randomness import normal_like
 
 
 @dataclass(frozen=True)
@@ -130,3 +130,18 @@ class VAE(Learner):
         for _ in range(self.settings.score_draws):
             error += self.model.squared_error(x, draw(m, log_v, generator))
         return self.bound(error / self.settings.score_draws, divergence(m, log_v), x[0].numel())
+
+
+def draw(m: Tensor, log_v: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """z = m + v^(1/2) w with w ~ N(0, I), through which gradients pass, ``(B, d)``."""
+    return torch.addcmul(m, (log_v / 2).exp(), normal_like(m, generator))
+
+
+def divergence(m: Tensor, log_v: Tensor) -> Tensor:
+    """KL(N(m, diag v) || N(0, I)), ``(B,)``.
+
+    Example:
+        >>> divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2))
+        tensor([2.])
+    """
+    return (m.square() + log_v.exp() - 1 - log_v).sum(1) / 2

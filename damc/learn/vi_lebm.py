@@ -24,7 +24,7 @@ from damc.learn.parts import Chain, Metrics, energy_step
 from damc.learn.settings import PriorSettings
 from damc.learn.sources import Infer
 from damc.learn.starts import NoiseStarts
-from damc.learn.variational import divergence, draw
+from damc.learn.vae import divergence, draw
 from damc.nets.networks import Networks
 
 

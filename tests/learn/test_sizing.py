@@ -21,7 +21,7 @@ def test_sigma_and_batch_follow_the_size_and_time_the_number() -> None:
     assert (small.batch, large.batch) == (128, 32)
     assert preset_for((3, 512, 512), 5000).recipe.posterior_step_size < 0.05
     few = preset_for((3, 32, 32), 36)
-    assert few.batch == 36 and few.iterations == 400 < small.iterations == 1500
+    assert few.batch == 36 and few.iterations == 800 < small.iterations == 3000
     assert few.minutes is not None and small.minutes is not None and few.minutes < small.minutes
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from damc import BadInput, LatentModel
 from damc.learn import vae
-from damc.learn.vae import VAE, VAESettings
-from damc.learn.variational import divergence
+from damc.learn.vae import VAE, VAESettings, divergence
 
 D, LATENT = 5, 2
 
