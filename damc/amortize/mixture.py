@@ -42,7 +42,8 @@ class GaussianMixture:
             components: K at most; a component needs more than d points to have a covariance, so
                 few points get fewer.
             iterations: of expectation-maximization, at most.
-            start: where it begins, if it has as many components; by default at k-means.
+            start: where it begins, if it has as many components; by default at points that are far
+                from each other (k-means++).
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.mixture import GaussianMixture as Fit
@@ -67,7 +68,7 @@ class GaussianMixture:
             max_iter=iterations,
             reg_covar=floor,
             random_state=0,
-            init_params="random_from_data" if begin else "kmeans",
+            init_params="random_from_data" if begin else "k-means++",
             **begin,
         )
         # Its libraries would take every core, whatever torch was told.

@@ -264,7 +264,8 @@ class DAMC(Learner):
         """Whether the mixture is fitted in this iteration: REFITS times at equal distances."""
         done = self.iteration + 1 - self.stages.begin
         last = self.settings.horizon - self.stages.begin
-        return done in (1, last) or done % max(last // REFITS, REFIT_EVERY) == 0
+        every = max(last // REFITS, REFIT_EVERY)
+        return done == 1 or done % every == 0 or (done == last and last % every > every // 2)
 
     def _count(self) -> None:
         self.iteration += 1

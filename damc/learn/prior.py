@@ -11,7 +11,7 @@ from damc.amortize import Amortizer
 from damc.amortize.mixture import GaussianMixture
 from damc.learn.starts import Store
 
-_EM = 5  # iterations of expectation-maximization when the mixture is fitted again
+_EM = 10, 5  # iterations of expectation-maximization: at first, and when fitted again
 
 
 class RefinedMixture(nn.Module):
@@ -58,7 +58,7 @@ class RefinedMixture(nn.Module):
             return
         start = self.mixture if int(self.fitted) else None
         found = GaussianMixture.fit(
-            points, self.components, start=start, **({"iterations": _EM} if start else {})
+            points, self.components, start=start, iterations=_EM[start is not None]
         )
         k = len(found.weights)  # few points have fewer components
         self.weights.zero_()

@@ -27,7 +27,7 @@ from damc.train.feed import batches
 from damc.train.loop import fit
 from damc.train.run import Run
 
-_PILOT = 24  # iterations that are timed to plan a budget of minutes
+_PILOT = 48  # iterations that are timed to plan a budget of minutes
 _PRODUCTS = 4  # timed after each of them
 
 

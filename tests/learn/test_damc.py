@@ -334,14 +334,14 @@ def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
 
 
 def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
-    learner = make(replace(QUICK, store=100, store_components=2, horizon=50, warm_up=0.04))
+    learner = make(replace(QUICK, store=100, store_components=2, horizon=60, warm_up=0.05))
     fits: list[int] = []
     q = learner.prior_sampler
     assert q is not None
     q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
-    for k in range(50):
+    for k in range(60):
         learner.step(X, INDEX, seeded(k))
-    assert fits == [2, 21, 41, 49]  # when chains begin, every 20 of their iterations, at the end
+    assert fits == [3, 22, 42, 59]  # when chains begin, every 20 of their iterations, at the end
 
 
 def test_it_warms_up_as_an_auto_encoder() -> None:
