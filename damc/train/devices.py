@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from damc.errors import BadInput
 from damc.learn.processes import timeout
@@ -157,7 +158,7 @@ def _meet_first(device: torch.device, wait: timedelta) -> None:
     if dist.is_initialized():
         return
     start = max(timedelta(seconds=_START), wait)
-    store, rank, world = next(dist.rendezvous("env://", timeout=start))
+    store, rank, world = next(rendezvous("env://", timeout=start))
     store.set_timeout(wait)
     backend = dist.get_default_backend_for_device(device)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
