@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from damc.train.callbacks import EarlyStopping, StopTraining
     from damc.train.loop import fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "damc.amortize": ("EMA", "Amortizer", "History", "distill"),

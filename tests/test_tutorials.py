@@ -14,13 +14,17 @@ FIGURES = {"anomalies": 3, "compare-methods": 4, "density": 2, "own-images": 4}
 LONG = {"own-images", "compare-methods"}  # half a minute each
 
 
-@pytest.fixture(scope="module")
-def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_notebooks", FOLDER / "run.py")
+def opened(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModuleType:
+    return opened(FOLDER / "run.py")
 
 
 def count_figures(notebook: dict) -> int:  # type: ignore[type-arg]
@@ -62,3 +66,15 @@ def test_a_cell_that_fails_names_its_place(runner: ModuleType, tmp_path: Path) -
     path.write_text(json.dumps({"cells": cells}))
     (output,) = runner.run_notebook(path)["cells"][0]["outputs"]
     assert output["data"]["text/plain"] == ["2"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_notebook_becomes_a_page_with_its_figures_inline(name: str) -> None:
+    notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+    page, figures = opened(FOLDER.parent / "hooks.py").notebook_page(notebook, name)
+    assert page.startswith("# ") and f"../tutorials/{name}.ipynb" in page
+    assert len(figures) == FIGURES[name]
+    assert all(f"]({file})" in page for file in figures)
+    assert all(picture.startswith(b"\x89PNG") for picture in figures.values())
+    code = sum(cell["cell_type"] == "code" for cell in notebook["cells"])
+    assert page.count("```python\n") == code and "%matplotlib" not in page

@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from damc.app.recent import Recent
 from damc.density import LogProb
 
 T = TypeVar("T")
 _END = object()
+_TABS = 200
 
 
 class Stopped(Exception):
@@ -79,7 +81,8 @@ class Job:
         thread.start()
         try:
             while (found := self._said.get()) is not _END:
-                yield found
+                if not self.stopped:  # what was said before the stop is no longer of interest
+                    yield found
         finally:
             self.stop()
         if failure:
@@ -90,22 +93,20 @@ class Jobs:
     """The job of each browser tab, by the tab's name: a new one stops the one before it."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
-        self._lock = threading.Lock()
+        self._jobs = Recent[Job](_TABS)
 
     def start(self, tab: str) -> Job:
         """A new job of a tab."""
         job = Job()
-        with self._lock:
-            before = self._jobs.get(tab)
-            self._jobs[tab] = job
+        before = self._jobs.put(tab, job)
         if before is not None:
             before.stop()
         return job
 
-    def stop(self, tab: str) -> None:
-        """Stops and forgets the job of a tab, if it has one."""
-        with self._lock:
-            job = self._jobs.pop(tab, None)
-        if job is not None:
-            job.stop()
+    def stop(self, tab: str) -> bool:
+        """Stops and forgets the job of a tab; whether there was one that had not ended."""
+        job = self._jobs.pop(tab)
+        if job is None or job.stopped:
+            return False
+        job.stop()
+        return True

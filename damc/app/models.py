@@ -4,23 +4,23 @@ from __future__ import annotations
 
 __all__ = ["Model", "Models", "packaged"]
 
-import importlib
-import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from damc.errors import BadInput
+from damc.hub.packaged import packaged_folder, packaged_names
 from damc.learn.learner import Learner
+
+_FIRST = "mnist-small"  # a drawn digit is of its kind
 
 
 def packaged() -> dict[str, Path]:
-    """Folders of the models that come with damc, by name; none in a damc without models."""
-    if importlib.util.find_spec("damc.hub.packaged") is None:
-        return {}
-    module = importlib.import_module("damc.hub.packaged")
-    return {name: module.packaged_folder(name) for name in module.packaged_names()}
+    """Folders of the models that come with damc, by name, the page's default first."""
+    names = sorted(packaged_names(), key=lambda name: name != _FIRST)
+    folders = {name: packaged_folder(name) for name in names}
+    return {name: folder for name, folder in folders.items() if folder is not None}
 
 
 class Model:

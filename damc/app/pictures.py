@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["density_panels", "heat", "sheet"]
+__all__ = ["above_maps", "density_panels", "heat", "sheet"]
 
 import io
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,12 +59,30 @@ def heat(images: Tensor, maps: Tensor, low: float | None = None) -> Tensor:
     return ((1 - strength) * gray + strength * (2 * colors.float() - 1)).clamp(-1, 1)
 
 
+def above_maps(images: Tensor, maps: Tensor, order: Sequence[int], columns: int = 8) -> Image:
+    """Images ``(N, C, H, W)`` in rows, each row above that of their `heat`.
+
+    Args:
+        images: in [-1, 1].
+        maps: of them, ``(N, H, W)``.
+        order: which ones to show, the first one first.
+        columns: images in a row.
+    """
+    color, over, rows = images.expand(-1, 3, -1, -1), heat(images, maps), []
+    columns = min(columns, len(order))
+    for start in range(0, len(order), columns):
+        part = list(order[start : start + columns])
+        blank = torch.ones(columns - len(part), *color.shape[1:])  # rows stay below each other
+        rows += [color[part], blank, over[part], blank]
+    return sheet(torch.cat(rows), columns)
+
+
 def density_panels(seen: Explored) -> Image:
     """The exact density, and the points of each way of sampling on its contours."""
     from matplotlib.figure import Figure
     from PIL import Image
 
-    figure = Figure(figsize=(9.6, 6.4), dpi=80, layout="constrained")
+    figure = Figure(figsize=(10, 6.6), dpi=100, layout="constrained")
     axes = figure.subplots(2, 3).flatten()
     low, high = seen.grid.low.tolist(), seen.grid.high.tolist()
     box = (low[0], high[0], low[1], high[1])
@@ -92,10 +111,12 @@ def density_panels(seen: Explored) -> Image:
 def _bars(ax: Any, seen: Explored) -> None:
     """How far the points of each way are from the exact density."""
     rows = [p for p in seen.panels.values() if p.distance is not None]
-    ax.barh([p.title for p in rows], [p.distance for p in rows], color="#1f5fa8", height=0.6)
-    ax.set_xlim(0, max(0.3, *(p.distance or 0 for p in rows)) * 1.05)
-    ax.invert_yaxis()
+    ax.barh(range(len(rows)), [p.distance for p in rows], color="#1f5fa8", height=0.3)
+    for k, panel in enumerate(rows):  # names stand above the bars and take no room beside them
+        ax.text(0.004, k - 0.22, f"{panel.title}: {panel.distance:.3f}", fontsize=9, va="bottom")
+    ax.set(xlim=(0, max(0.3, *(p.distance or 0 for p in rows)) * 1.05), ylim=(4.5, -0.8))
+    ax.set_yticks([])
     ax.set_title("distance to the exact density", fontsize=10)
-    ax.tick_params(labelsize=8)
+    ax.tick_params(labelsize=7)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

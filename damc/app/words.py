@@ -31,18 +31,35 @@ def bar(share: float, doing: str) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]], marked: Sequence[bool] = ()) -> str:
-    """A table that scrolls sideways where it is wider than the page; `marked` rows stand out.
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    marked: Sequence[bool] = (),
+    numbers: Sequence[int] = (),
+) -> str:
+    """A table that scrolls sideways where it is wider than the page.
+
+    Args:
+        head: titles of the columns.
+        rows: of values, which are escaped.
+        marked: rows that stand out.
+        numbers: columns that are set flush right.
 
     Example:
         >>> table(["name"], [["<b>"]])[24:-6]
         '<table><tr><th>name</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
     """
-    lines = ["<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>"]
+
+    def line(tag: str, values: Sequence[Any], kind: str = "") -> str:
+        cells = [
+            f"<{tag}{_class('damc-number' if k in numbers else '')}>{html.escape(str(v))}</{tag}>"
+            for k, v in enumerate(values)
+        ]
+        return f"<tr{_class(kind)}>{''.join(cells)}</tr>"
+
+    lines = [line("th", head)]
     for k, row in enumerate(rows):
-        style = ' class="damc-marked"' if k < len(marked) and marked[k] else ""
-        cells = "".join(f"<td>{html.escape(str(value))}</td>" for value in row)
-        lines.append(f"<tr{style}>{cells}</tr>")
+        lines.append(line("td", row, "damc-marked" if any(marked[k : k + 1]) else ""))
     return f'<div class="damc-table"><table>{"".join(lines)}</table></div>'
 
 
@@ -57,8 +74,8 @@ def density_table(seen: Explored) -> str:
         ]
         for panel in seen.panels.values()
     ]
-    head = ["", "distance to the exact density", "gradients", ""]
-    text = table(head, rows)
+    head = ["", "distance", "gradients", ""]
+    text = table(head, rows, numbers=(1, 2))
     grid, draws = seen.grid, seen.draws
     box = "" if grid.complete else ", of the box shown, which does not hold all of the density"
     text += paragraph(f"log evidence on the grid: {grid.log_evidence:.3f}{box}")
@@ -85,9 +102,14 @@ def scores_table(found: Detection, false_alarms: Sequence[float]) -> str:
         ]
         for i in found.order
     ]
-    head = ["picture, the most anomalous first", "score", "p-value", "anomaly"]
+    head = ["picture", "score", "p-value", "anomaly"]
     low, high = false_alarms
-    return table(head, rows, [bool(found.anomalous[i]) for i in found.order]) + paragraph(
+    marked = [bool(found.anomalous[i]) for i in found.order]
+    return table(head, rows, marked, numbers=(1, 2)) + paragraph(
         f"{int(found.anomalous.sum())} of {len(found.names)} score above the threshold "
         f"{found.threshold:.3f}, as {low:.1%} to {high:.1%} of normal pictures do"
     )
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""

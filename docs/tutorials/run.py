@@ -2,19 +2,21 @@
 
 A notebook is JSON; its cells run here one after the other in one namespace, as Jupyter runs them,
 without Jupyter. What a cell prints, and the value of its last expression, become its outputs;
-figures are stored in the notebook. The tests run every notebook the same way.
+figures are stored in the notebook. The tests run every notebook the same way, and `make docs` runs
+them into build/notebooks (`--out`), from where the site takes them.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import base64
 import contextlib
 import io
 import json
 import os
-import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +78,18 @@ def shown(value: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Runs all notebooks, or those named, and writes them with their outputs."""
-    names = sys.argv[1:] or sorted(str(path) for path in HERE.glob("*.ipynb"))
-    for name in names:
-        path = Path(name)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("notebooks", nargs="*", type=Path, help="all of this folder by default")
+    parser.add_argument("--out", type=Path, help="folder for the results; in place by default")
+    options = parser.parse_args()
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    for path in options.notebooks or sorted(HERE.glob("*.ipynb")):
+        start = time.process_time()
         done = json.dumps(run_notebook(path), indent=1, ensure_ascii=False)
-        path.write_text(done + "\n", encoding="utf-8")
-        print(f"{path}  done")
+        target = path if options.out is None else options.out / path.name
+        target.write_text(done + "\n", encoding="utf-8")
+        print(f"{target}  {time.process_time() - start:.0f} s of processor time", flush=True)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_exploring_compares_all_ways_with_the_grid(monkeypatch: pytest.MonkeyPat
     assert error < 4 * last.draws.log_evidence_error + 0.01
     for way in ("annealing", "damc.sample"):
         assert last.panels[way].distance < 0.15
-    assert density_panels(last).size == (768, 512)
+    assert density_panels(last).size == (1000, 660)
     words = density_table(last)
     assert "Trusted: all checks passed" in words and "log evidence on the grid: 1.8" in words
 

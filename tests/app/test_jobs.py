@@ -65,9 +65,27 @@ def test_a_new_job_of_a_tab_stops_the_one_before_and_no_other() -> None:
     first, other = jobs.start("a"), jobs.start("b")
     second = jobs.start("a")
     assert first.stopped and not second.stopped and not other.stopped
-    jobs.stop("a")
+    assert jobs.stop("a")
     assert second.stopped and not other.stopped
-    jobs.stop("nobody")
+    assert not jobs.stop("a") and not jobs.stop("nobody")
+
+
+def test_what_was_said_before_a_stop_is_not_shown_after_it() -> None:
+    job, said = Job(), threading.Event()
+
+    def work(job: Job) -> None:
+        for k in range(3):
+            job.say(k)
+        said.set()
+        while True:
+            job.check()
+
+    found = job.watch(work)
+    assert next(found) == 0
+    assert said.wait(10)
+    job.stop()
+    with pytest.raises(Stopped):
+        next(found)
 
 
 def test_exploring_a_density_can_be_stopped() -> None:
