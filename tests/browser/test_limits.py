@@ -68,7 +68,7 @@ def test_a_file_of_200_megabytes_is_refused_in_words(
     with large.open("wb") as file:
         file.truncate(200 * 2**20)
     page.locator("#own-picture input[type=file]").set_input_files(str(large))
-    page.get_by_text("exceeds").first.wait_for()
+    page.get_by_text("exceed the maximum allowed size").first.wait_for()
     open_tab(page, "Generate")
     press(page, "Generate")
     page.get_by_text("32 by the amortizer").wait_for()
