@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument(
         "--no-sampler", action="store_true", help="densities without their amortized samplers"
     )
+    parser.add_argument("--minutes", type=float, help="that a posterior may take")
     given = parser.parse_args()
     unknown = set(given.names) - set(BENCHMARKS)
     if unknown:
@@ -70,6 +71,8 @@ def main() -> None:
         choices = {key: value for key, value in choices.items() if value}
         if name == "densities":
             choices["sampler"] = not given.no_sampler
+        if name == "posteriors" and given.minutes:
+            choices["minutes"] = given.minutes
         rows = BENCHMARKS[name](**choices)
         file = given.out / f"{name}.json"
         file.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")

@@ -4,10 +4,11 @@ tabular   ten or so labeled sets (.npz with X and y, 1 is an anomaly) in a folde
           normal rows to learn from, against PyOD's detectors
 contaminated  the same sets, a tenth of the training rows anomalies; with --all-normal, no normal
           rows are left out where anomalies are too few for a tenth
-classes   CIFAR-10, one class as normal, against kNN and PCA
-defects   squares and scratches planted into CIFAR-10 and SVHN images: where `explain` finds them
+classes   CIFAR-10, one class as normal, against kNN, PCA and a VAE with the calibrated score
+defects   squares and scratches planted into CIFAR-10 and SVHN images: where `explain` finds them,
+          against PatchCore's way of comparing features, here those of random filters
 alarms    false alarms on fresh normal rows, 300 to learn from
-size      200 color images of 224x224: time and memory
+size      200 color images of 224x224: time, memory, and where `explain` finds planted defects
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.timing import machine
 from damc import AnomalyDetector
 from damc.data import Images, load_images
 from damc.paper.baselines import baseline_scores
+from damc.randomness import global_seed
 
 Array = NDArray[Any]
 Rows = list[dict[str, Any]]
@@ -113,8 +115,9 @@ def contaminated(folder: Path, seeds: list[int], *, thin: bool = True) -> Rows:
     return [*table, {"set": "mean"} | {c: _mean(r[c] for r in rows) for c in columns}]
 
 
-def classes(root: Path, seeds: list[int], names: list[int]) -> Rows:
+def classes(root: Path, seeds: list[int], names: list[int], methods: list[str]) -> Rows:
     """AUROC on the first 5,000 test images; 1,000 or so images of training batch 1 are normal."""
+    methods = methods or ["detector-fast", "knn", "pca", "vae-balanced", "vae-best"]
     train = load_images("cifar10", root=root, split="train")
     test = load_images("cifar10", root=root, split="test").subset(slice(5000))
     rows: Rows = []
@@ -124,9 +127,12 @@ def classes(root: Path, seeds: list[int], names: list[int]) -> Rows:
             index = torch.nonzero(train.labels == c)[:, 0]
             sets = train.subset(index[:-200]), train.subset(index[-200:])
             odd = (test.labels != c).numpy()
-            for method in ("detector-fast", "knn", "pca"):
+            for method in methods:
                 start = time.process_time()
-                scores = baseline_scores(method, *sets, test, seed)
+                if method.startswith("vae-"):
+                    scores = _vae(method.removeprefix("vae-"), *sets, test, seed)
+                else:
+                    scores = baseline_scores(method, *sets, test, seed)
                 row = {"class": c, "seed": seed, "method": method}
                 for kind, values in scores.items():
                     row[kind] = round(float(roc_auc_score(odd, values.numpy())), 3)
@@ -135,51 +141,75 @@ def classes(root: Path, seeds: list[int], names: list[int]) -> Rows:
     return rows
 
 
-def defects(root: Path, seeds: list[int]) -> Rows:
-    """Pixel AUROC of `explain` on 200 images with one defect each, 500 others to learn from."""
+def _vae(quality: str, train: Images, normal: Images, test: Images, seed: int) -> dict[str, Any]:
+    """The calibrated score of a VAE that learns as long as a detector of that quality."""
+    x = np.concatenate([_array(each, torch.arange(len(each))) for each in (train, normal)])
+    detector = AnomalyDetector(
+        method="vae", quality=quality, score_kind="calibrated", random_state=seed
+    ).fit(x)
+    found = detector.decision_function(_array(test, torch.arange(len(test))))
+    return {"calibrated": torch.from_numpy(found)}
+
+
+def defects(root: Path, seeds: list[int], methods: list[str]) -> Rows:
+    """Pixel AUROC of `explain` on 200 images with one defect each, 500 others to learn from; and
+    AUROC of the scores against those images without the defect."""
     rows: Rows = []
     for name in ("cifar10", "svhn"):
         images = load_images(name, root=root, split="test")
         for seed in seeds:
             order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-            detector = AnomalyDetector(random_state=seed).fit(_array(images, order[:500]))
-            for kind in ("square", "scratch"):
-                x, masks = plant(_array(images, order[500:700]), kind, seed)
-                maps = detector.explain(x)[:, 0]
-                area = roc_auc_score(masks.flatten(), maps.flatten())
-                per = [
-                    roc_auc_score(m.flatten(), f.flatten())
-                    for m, f in zip(masks, maps, strict=True)
-                ]
-                rows.append(
-                    {
-                        "images": name,
-                        "defect": kind,
-                        "seed": seed,
-                        "pixel AUROC": round(float(area), 3),
-                        "mean over images": round(float(np.mean(per)), 3),
+            for method in methods or ["surprise", "random-patches"]:
+                features = _random_filters(seed) if method == "random-patches" else None
+                detector = AnomalyDetector(features=features, random_state=seed)
+                detector.fit(_array(images, order[:500]))
+                fresh = _array(images, order[500:700])
+                plain = detector.decision_function(fresh)
+                for kind in ("square", "scratch"):
+                    x, masks = plant(fresh, kind, seed)
+                    scores = np.concatenate([plain, detector.decision_function(x)])
+                    figures = {
+                        "pixel AUROC": roc_auc_score(
+                            masks.ravel(), detector.explain(x)[:, 0].ravel()
+                        ),
+                        "image AUROC": roc_auc_score(np.repeat([0, 1], len(x)), scores),
                     }
-                )
+                    row = {"images": name, "method": method, "defect": kind, "seed": seed}
+                    rows.append(row | {k: round(float(v), 3) for k, v in figures.items()})
+                    print(rows[-1], flush=True)
     return rows
 
 
-def plant(x: Array, kind: str, seed: int) -> tuple[Array, Array]:
+def _random_filters(seed: int) -> torch.nn.Module:
+    """Features without pretrained weights, for PatchCore's way of comparing them."""
+    with global_seed(seed):
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 5, padding=2),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(32, 32, 3, stride=2, padding=1),
+            torch.nn.ReLU(),
+        )
+
+
+def plant(x: Array, kind: str, seed: int, scale: int = 1) -> tuple[Array, Array]:
     """Images ``(n, 3, h, w)`` in [-1, 1] with a defect of one random color each, and where.
 
-    A square has 4 to 8 pixels a side; a scratch is a line of 12 to 20 pixels, one or two wide.
+    A square has 4 to 8 pixels a side; a scratch is a line of 12 to 20 pixels, one or two wide;
+    all of it times `scale`.
     """
     random = np.random.default_rng(seed)
     x, masks = x.copy(), np.zeros((len(x), *x.shape[2:]), bool)
     h, w = x.shape[2:]
     for image, mask in zip(x, masks, strict=True):
         if kind == "square":
-            side = random.integers(4, 9)
+            side = scale * random.integers(4, 9)
             top, left = random.integers(h - side), random.integers(w - side)
             mask[top : top + side, left : left + side] = True
         else:
-            angle, length = random.uniform(0, np.pi), random.uniform(12, 20)
-            cy, cx, wide = random.uniform(8, h - 8), random.uniform(8, w - 8), random.integers(1, 3)
-            for t in np.linspace(-length / 2, length / 2, 60):
+            angle, length = random.uniform(0, np.pi), scale * random.uniform(12, 20)
+            cy, cx = (random.uniform(8 * scale, side - 8 * scale) for side in (h, w))
+            wide = scale * random.integers(1, 3)
+            for t in np.linspace(-length / 2, length / 2, 60 * scale):
                 i, j = int(cy + t * np.sin(angle)), int(cx + t * np.cos(angle))
                 mask[max(i, 0) : i + wide, max(j, 0) : j + wide] = True
         image[:, mask] = random.uniform(-1, 1, (3, 1))
@@ -219,15 +249,21 @@ def size(seeds: list[int], quality: str) -> Rows:
     detector = AnomalyDetector(quality=quality, random_state=0).fit(x)
     fitted = time.process_time()
     detector.decision_function(x[:50])
-    learner = detector.learner_
+    scored = time.process_time()
+    learner, found = detector.learner_, {}
+    for kind in ("square", "scratch"):
+        odd, masks = plant(2 * x[:20] - 1, kind, seeds[0], scale=3)
+        maps = detector.explain((odd + 1) / 2)[:, 0]
+        found[f"pixel AUROC, {kind}"] = round(float(roc_auc_score(masks.ravel(), maps.ravel())), 3)
     return [
         {
             "quality": quality,
             "fit, CPU seconds": round(fitted - start, 1),
-            "50 scores": round(time.process_time() - fitted, 1),
+            "50 scores": round(scored - fitted, 1),
             "parameters": 0 if learner is None else sum(p.numel() for p in learner.parameters()),
             "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         }
+        | found
     ]
 
 
@@ -268,7 +304,12 @@ def main() -> None:
     parser.add_argument("table", choices=names)
     parser.add_argument("data", nargs="?", type=Path, help="folder of .npz sets, or of named data")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--methods", nargs="+", default=[], help="rows of `tabular`; all if none")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=[],
+        help="rows of `tabular`, `classes` or `defects`; all if none",
+    )
     parser.add_argument("--classes", nargs="+", type=int, default=[0, 4, 9])
     parser.add_argument("--all-normal", action="store_true", help="see `contaminated`")
     parser.add_argument("--quality", default="fast", help="of `size`")
@@ -280,8 +321,8 @@ def main() -> None:
     made: dict[str, Callable[[], Rows]] = {
         "tabular": lambda: tabular(given.data, given.seeds, given.methods),
         "contaminated": lambda: contaminated(given.data, given.seeds, thin=not given.all_normal),
-        "classes": lambda: classes(given.data, given.seeds, given.classes),
-        "defects": lambda: defects(given.data, given.seeds),
+        "classes": lambda: classes(given.data, given.seeds, given.classes, given.methods),
+        "defects": lambda: defects(given.data, given.seeds, given.methods),
         "alarms": lambda: alarms(given.seeds),
         "size": lambda: size(given.seeds, given.quality),
     }

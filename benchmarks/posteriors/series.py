@@ -32,11 +32,9 @@ def _arma(d: dict[str, Any]) -> Any:
 
     def log_prob(u: Tensor) -> Tensor:
         mu, phi, theta, sigma = u[:, 0], u[:, 1], u[:, 2], u[:, 3].exp()
-        e = y[0] - (mu + phi * mu)
-        squares = e.square()
-        for t in range(1, len(y)):
-            e = y[t] - (mu + phi * y[t - 1] + theta * e)
-            squares = squares + e.square()
+        before = torch.cat([mu[:, None], y[:-1].expand(len(mu), -1)], 1)
+        e = _recurrence(y - mu[:, None] - phi[:, None] * before, -theta)
+        squares = e.square().sum(1)
         prior = -mu.square() / 200 - (phi.square() + theta.square()) / 8
         prior = prior - torch.log1p((sigma / 2.5).square())
         return prior - len(y) * u[:, 3] - squares / (2 * sigma.square()) + u[:, 3]
@@ -55,17 +53,28 @@ def _garch(d: dict[str, Any]) -> Any:
 
     def log_prob(u: Tensor) -> Tensor:
         mu, alpha0, alpha1, beta1 = parameters(u).unbind(1)
-        square = (y - mu[:, None]).square().unbind(1)
-        variance = torch.full_like(mu, first)
-        total = variance.log() + square[0] / variance
-        for t in range(1, len(square)):
-            variance = alpha0 + alpha1 * square[t - 1] + beta1 * variance
-            total = total + variance.log() + square[t] / variance
+        square = (y - mu[:, None]).square()
+        gain = alpha0[:, None] + alpha1[:, None] * square[:, :-1]
+        gain = torch.cat([torch.full_like(mu, first)[:, None], gain], 1)
+        variance = _recurrence(gain, beta1)
+        total = (variance.log() + square / variance).sum(1)
         jacobian = u[:, 1] + F.logsigmoid(u[:, 2]) + 2 * F.logsigmoid(-u[:, 2])
         jacobian = jacobian + F.logsigmoid(u[:, 3]) + F.logsigmoid(-u[:, 3])
         return -total / 2 + jacobian
 
     return 4, log_prob, parameters
+
+
+def _recurrence(c: Tensor, a: Tensor) -> Tensor:
+    """e_t = c_t + a e_{t-1} of c ``(B, T)`` and a ``(B,)``, in log T steps.
+
+    With the shift S, (1 - a S)^-1 = (1 + a S) (1 + a^2 S^2) (1 + a^4 S^4) ...
+    """
+    a, lag = a[:, None], 1
+    while lag < c.shape[1]:
+        c = torch.cat([c[:, :lag], c[:, lag:] + a * c[:, :-lag]], 1)
+        a, lag = a.square(), 2 * lag
+    return c
 
 
 def _last_positive(u: Tensor) -> Tensor:

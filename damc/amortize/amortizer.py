@@ -6,7 +6,6 @@ from __future__ import annotations
 __all__ = ["Amortizer"]
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from damc.amortize.denoising import denoise
+from damc.amortize.dropping import drop_conditions
 from damc.amortize.files import read_amortizer, readable, write_amortizer
 from damc.diffusion.denoiser import VectorDenoiser, epsilon_loss
 from damc.diffusion.likelihood import flow_log_prob
-from damc.diffusion.sampling import ancestral, solve
 from damc.diffusion.schedule import TruncatedCosine
 from damc.diffusion.standardize import Standardize
 from damc.errors import BadInput
-from damc.fast.gradients import is_plain
 from damc.fast.memory import ROWS, draw_by_parts
-from damc.fast.packed import PackedDenoiser
-from damc.randomness import batch_rows, normal, normal_like, own_rows, uniform_like, whole_batch
+from damc.randomness import normal, normal_like, uniform_like
 
 
 class Amortizer(nn.Module):
@@ -51,6 +49,8 @@ class Amortizer(nn.Module):
         velocity: it predicts v = alpha eps - sigma z instead, learns the mean of |v^ - v|^2 / 2,
             and begins at zero, where q is N(0, I); with `standardize`, a Gaussian that fits.
         frequency: standard deviation of the denoiser's initial Fourier frequencies.
+        mixture: blocks and components of a mixture of Gaussians under the denoiser, which learns
+            what that misses; ``q.denoiser.mixture.fit(v)`` fits it to standardized points.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
 
@@ -77,6 +77,7 @@ class Amortizer(nn.Module):
         fourier: int | None = None,
         velocity: bool = False,
         frequency: float = 1.0,
+        mixture: tuple[int, int] | None = None,
         standardize: bool = False,
     ) -> None:
         super().__init__()
@@ -99,6 +100,7 @@ class Amortizer(nn.Module):
             "fourier": fourier,
             "velocity": velocity,
             "frequency": frequency,
+            "mixture": None if mixture is None else list(mixture),
             "standardize": standardize,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
@@ -113,6 +115,7 @@ class Amortizer(nn.Module):
             fourier=fourier,
             velocity=velocity,
             frequency=frequency,
+            mixture=mixture,
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
@@ -171,15 +174,17 @@ class Amortizer(nn.Module):
                 condition = self.embed(x)
             assert condition is not None
         with torch.inference_mode():
-            z = self._denoise(
+            z = denoise(
+                self.denoiser,
+                self.schedule,
                 noise,
                 condition,
                 null if x is not None else None,
-                steps,
-                self.solver if solver is None else solver,
-                self.gamma if gamma is None else gamma,
-                guidance,
-                generator,
+                steps=steps,
+                solver=self.solver if solver is None else solver,
+                gamma=self.gamma if gamma is None else gamma,
+                guidance=guidance,
+                generator=generator,
             )
         if self.standardize is not None:
             return self.standardize.inverse(z)
@@ -311,32 +316,8 @@ class Amortizer(nn.Module):
             raise BadInput(f"got {len(x)} contexts for {n} points; give one for each point")
         if p_uncond == 0:
             return self.embed(x) if embedded is None else embedded
-        coin = None
-        if keep is None:
-            # A fixed count instead of a coin for each point: the encoder does not run on those
-            # that are dropped. What p_uncond * n has beyond a whole number is the probability that
-            # one point more is; it is embedded all the same, as reading its coin would stall a GPU.
-            rows, source = batch_rows(n, generator), whole_batch(generator)
-            whole, part = divmod(round(p_uncond * rows, 9), 1)
-            keep = torch.randperm(rows, generator=source, device=x.device)[int(whole) :]
-            if part:
-                coin = torch.rand(1, 1, generator=source, device=x.device) < part
-            if rows > n:
-                # Of the whole batch's kept points this process has no fixed count.
-                kept = torch.zeros(rows, 1, dtype=torch.bool, device=x.device)
-                kept.index_fill_(0, keep, True)
-                if coin is not None:
-                    kept.index_copy_(0, keep[:1], ~coin)
-                null = self._null(n, generator)
-                known = self.embed(x) if embedded is None else embedded
-                return torch.where(own_rows(kept, generator), known, null)
-        null = self._null(n, generator).expand(n, -1)
-        if not len(keep):
-            return null
-        found = self.embed(x[keep]) if embedded is None else embedded[keep]
-        if coin is not None:
-            found = torch.cat([torch.where(coin, null[keep[:1]], found[:1]), found[1:]])
-        return null.index_copy(0, keep, found)
+        null = partial(self._null, n, generator)
+        return drop_conditions(self.embed, null, x, p_uncond, keep, embedded, generator)
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
         """The null condition: ``(1, embedding)`` if all share it, else ``(n, embedding)``."""
@@ -346,41 +327,6 @@ class Amortizer(nn.Module):
         noise = normal(n, self.dim, generator=generator, dtype=weight.dtype, device=weight.device)
         embedded: Tensor = self.null(noise)
         return embedded
-
-    def _denoise(
-        self,
-        noise: Tensor,
-        condition: Tensor,
-        null: Tensor | None,
-        steps: int,
-        solver: str,
-        gamma: float,
-        guidance: float,
-        generator: torch.Generator | None,
-    ) -> Tensor:
-        times = torch.linspace(1, 0, steps, dtype=torch.float64)
-        if solver != "ancestral":
-            times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)[:-1]
-        predict = self._predictor(condition, times, noise.shape[:-1])
-        if null is not None and guidance:
-            conditional, unconditional = predict, self._predictor(null, times, noise.shape[:-1])
-
-            def predict(z: Tensor, i: int) -> Tensor:
-                return torch.lerp(unconditional(z, i), conditional(z, i), 1 + guidance)
-
-        if solver == "ancestral":
-            return ancestral(predict, noise, self.schedule, times, gamma=gamma, generator=generator)
-        return solve(predict, noise, self.schedule, steps, solver)
-
-    def _predictor(
-        self, condition: Tensor, times: Tensor, points: torch.Size
-    ) -> Callable[[Tensor, int], Tensor]:
-        """eps^ of points ``(*points, d)`` at each time of a grid."""
-        net, angles = self.denoiser, self.schedule.angle(times).to(condition.device)
-        mixed = torch.is_autocast_enabled(condition.device.type)  # knows nothing of buffers
-        if type(net) is VectorDenoiser and all(map(is_plain, net.modules())) and not mixed:
-            return PackedDenoiser(net, condition, angles, points)
-        return lambda z, i: net(z, angles[i], condition)
 
 
 def _vector_encoder(context: int, embedding: int) -> nn.Module:

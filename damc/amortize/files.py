@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["read_amortizer", "readable", "write_amortizer"]
+__all__ = ["digest_of", "read_amortizer", "readable", "write_amortizer"]
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ def write_amortizer(
     tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
     text = json.dumps(config, indent=2)
     # One entry: safetensors writes several in an order that differs from time to time.
-    about = json.dumps({"config": text, "sha256": _digest(tensors, text)})
+    about = json.dumps({"config": text, "sha256": digest_of(tensors, text)})
     write_atomically(file, save(tensors, {"amortizer": about}))
     write_atomically(description, text + "\n")
 
@@ -39,7 +39,7 @@ def read_amortizer(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]
     with safe_open(file, "pt") as opened:
         metadata = json.loads((opened.metadata() or {})["amortizer"])
         weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    if _digest(weights, metadata["config"]) != metadata["sha256"]:
+    if digest_of(weights, metadata["config"]) != metadata["sha256"]:
         raise BadInput("it is not what was saved")
     config = json.loads(metadata["config"])
     return {**config, "widths": tuple(config["widths"])}, weights
@@ -61,7 +61,7 @@ def _files(path: str | Path) -> tuple[Path, Path]:
     return path.with_name(f"{stem}.safetensors"), path.with_name(f"{stem}.json")
 
 
-def _digest(tensors: Mapping[str, Tensor], config: str) -> str:
+def digest_of(tensors: Mapping[str, Tensor], config: str) -> str:
     """Of what a file holds: names, types, shapes and values of the weights, and the settings."""
     found = hashlib.sha256(config.encode())
     for name in sorted(tensors):

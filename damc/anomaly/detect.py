@@ -7,7 +7,7 @@ __all__ = ["Detection", "detect", "draw_pictures", "names_of"]
 import csv
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,9 @@ class Detection:
     def write_csv(self, path: str | Path) -> Path:
         """One line for each image, in the order given: name, score, probability, p-value,
         anomalous."""
+        return write_atomically(path, self._lines())
+
+    def _lines(self) -> Iterator[bytes]:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["image", "score", "probability", "p_value", "anomalous"])
@@ -69,7 +72,11 @@ class Detection:
         for name, score, probability, p, anomalous in zip(*columns, strict=True):
             row = [name, f"{score:.6g}", f"{probability:.4f}", f"{p:.4g}", int(anomalous)]
             writer.writerow(row)
-        return write_atomically(path, text.getvalue())
+            if text.tell() > 2**16:
+                yield text.getvalue().encode()
+                text.seek(0)
+                text.truncate()
+        yield text.getvalue().encode()
 
 
 def detect(

@@ -36,7 +36,8 @@ Index = NDArray[np.intp]
 _FOLDS = 5
 _MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
-_ROBUST = 10  # neighbors that count if anomalies may be among them
+_PROJECTED = 500  # images, ten a main direction; those of few fit the very images, not others
+_LEFT = 0.5  # of a group of anomalies, which trimming does not find
 _EXPLAINED = 1000  # images whose windows tell how surroundings predict a pixel
 
 
@@ -80,7 +81,11 @@ def fit_parts(data: Data, order: Index, plan: PartsPlan, contamination: float | 
         plan: which parts; of many images no variants are made.
         contamination: share of anomalies among the rows; None is none.
     """
-    plan = replace(plan, augment=plan.augment and len(order) <= _AUGMENTED)
+    plan = replace(
+        plan,
+        augment=plan.augment and len(order) <= _AUGMENTED,
+        project=len(order) >= _PROJECTED,
+    )
     kept, plan = _trimmed(data, order, plan, contamination)
     if len(kept) >= _MANY:
         held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
@@ -120,7 +125,8 @@ def fit_with_network(
         seed: of everything random.
     """
     kind = plan.kind
-    kept, plan = _trimmed(data, order, replace(plan, kind="auto"), contamination)
+    plan = replace(plan, kind="auto", project=len(order) >= _PROJECTED)
+    kept, plan = _trimmed(data, order, plan, contamination)
     cut = min(len(kept) - 2, max(2, round(held_out * len(kept))))
     if cut < 2:
         raise BadInput(f"a network must have at least 4 rows to learn from, got {len(kept)}")
@@ -216,9 +222,8 @@ def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Ten
 def _trimmed(
     data: Data, order: Index, plan: PartsPlan, contamination: float | None
 ) -> tuple[Index, PartsPlan]:
-    """The rows without the share that is least likely normal, in the same order; and the plan:
-    more neighbors count, as some of the nearest may be anomalies that were kept, and parts are
-    added that see past a group of anomalies if they form one."""
+    """The rows without the share that is least likely normal, in the same order; and the plan: if
+    anomalies form a group, half of it is taken to be still there, and parts look past that."""
     if contamination is None:
         return order, plan
     count = min(math.ceil(contamination * len(order)), len(order) - 3)
@@ -229,8 +234,8 @@ def _trimmed(
     if spaces:
         found = trim(spaces, count)
         kept = order[~found.left_out.numpy()]
-        k = min(_ROBUST, max(plan.k, len(order) // 20))  # of few rows, ten lie far
-        return kept, replace(plan, k=k, group=count if found.grouped else None)
+        left = math.ceil(_LEFT * count)
+        return kept, replace(plan, group=left if found.grouped else None)
     scores = part_scores(parts, rows_of(data, order), scaling)
     combined = _combination(scores)(scores[:, :-1], scores[:, -1]).numpy()
     least = np.argsort(combined, kind="stable")[: len(order) - count]

@@ -61,6 +61,9 @@ FEATURES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Space] 
 }
 """What a `NearNormal` part of that name looks at, and the space of its distances if another."""
 
+PROJECTED = ("pixels", "gradients")
+"""Those of them whose distances are measured in main directions."""
+
 CHEAP = (*FEATURES, "surprise", "patches", "tiles")
 """The names of parts that need no training of a network."""
 
@@ -81,14 +84,20 @@ class NearNormal:
             a group of fewer than k anomalies among the normal data does not change.
         k: neighbors that count.
         augment: take `variants` of normal images for normal, too.
+        project: measure distances in the main directions where that is the name's way; else
+            between the features as they are.
     """
 
-    def __init__(self, name: str, k: int = 5, *, augment: bool = False) -> None:
+    def __init__(
+        self, name: str, k: int = 5, *, augment: bool = False, project: bool = True
+    ) -> None:
         base = name.removeprefix(WIDE)
         if base not in FEATURES:
             raise BadInput(f"name must be one of {', '.join(FEATURES)}, got {name!r}")
         self.name, self.k, self.wide, self.augment = name, k, name != base, augment
         self.features, self.fit_space = FEATURES[base]
+        if not project and base in PROJECTED:
+            self.fit_space = None
         self.space: Space | None = None
         self.neighbors: Neighbors | None = None
 
@@ -203,8 +212,9 @@ class PartsPlan:
         features: a network for `damc.anomaly.places.Patches`.
         tile: pixels a side of tiles that are compared in place of whole images ("tiles").
         k: neighbors that count.
-        group: how many anomalies there may be in a group among the data; adds parts that see
-            past it.
+        group: how many anomalies may be left in a group among the data; parts then look past it
+            ("wide-"), and there are no variants.
+        project: see `NearNormal`.
     """
 
     kind: str = "auto"
@@ -213,6 +223,7 @@ class PartsPlan:
     tile: int | None = None
     k: int = 5
     group: int | None = None
+    project: bool = True
 
     def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
         """Fresh parts for vectors ``(1, 1, d)`` or images ``(C, H, W)``."""
@@ -229,11 +240,15 @@ class PartsPlan:
                 assert self.tile is not None
                 found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
-                # Turning and scaling blur an image, which is what a spectrum looks at.
-                found.append(NearNormal(name, self.k, augment=augment and name != "spectrum"))
-                if self.group is not None:
-                    found.append(NearNormal(WIDE + name, self.group + 5))
+                found.append(self._near(name, augment))
         return found
+
+    def _near(self, name: str, augment: bool) -> NearNormal:
+        if self.group is not None:
+            return NearNormal(WIDE + name, self.group + self.k, project=self.project)
+        # Turning and scaling blur an image, which is what a spectrum looks at.
+        varied = augment and name != "spectrum"
+        return NearNormal(name, self.k, augment=varied, project=self.project)
 
     def _names(self, shape: tuple[int, ...]) -> list[str]:
         names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]

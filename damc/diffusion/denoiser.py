@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from damc.diffusion.mixture import BlockMixture
 from damc.errors import BadInput
 
 
@@ -62,6 +63,8 @@ class VectorDenoiser(nn.Module):
         velocity: the network predicts v = alpha eps - sigma z (Salimans and Ho 2022), so that
             eps^ = sigma z_u + alpha net, and begins at zero: the denoiser of N(0, I) data.
         frequency: standard deviation of the initial Fourier frequencies.
+        mixture: blocks and components of a `BlockMixture`: eps^ is that of the mixture and what the
+            network, which begins at zero, adds to it.
     """
 
     frequencies: Tensor
@@ -78,6 +81,7 @@ class VectorDenoiser(nn.Module):
         fourier: int | None = None,
         velocity: bool = False,
         frequency: float = 1.0,
+        mixture: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         if dim < 1 or embedding < 1 or not capacity > 0 or time < 4 or time % 2:
@@ -87,6 +91,7 @@ class VectorDenoiser(nn.Module):
             )
         self.dim, self.embedding, self.residual = dim, embedding, residual
         self.velocity = velocity
+        self.mixture = None if mixture is None else BlockMixture(dim, *mixture)
         w1, w2, w3 = (max(1, round(width * capacity)) for width in widths)
         self.widths = [w1, w2, w3, w3, w2, w1, dim]
         fourier = max(1, dim // 2) if fourier is None else fourier
@@ -100,7 +105,7 @@ class VectorDenoiser(nn.Module):
         self.fourier = nn.Parameter(torch.randn(dim, fourier) * frequency)
         self.context = nn.Linear(time + embedding, sum(self.widths))
         self.blocks = nn.ModuleList(map(Block, inputs, self.widths))
-        if velocity:
+        if velocity or mixture is not None:
             for layer in (self.blocks[-1].w1_w4, self.blocks[-1].w2_w3):
                 for weight in layer.parameters():  # type: ignore[union-attr]
                     nn.init.zeros_(weight)
@@ -128,6 +133,8 @@ class VectorDenoiser(nn.Module):
 
     def noise(self, z: Tensor, h: Tensor, angle: Tensor) -> Tensor:
         """eps^ of the network's output h ``(..., d)``, at points and angles as in `forward`."""
+        if self.mixture is not None:
+            return self.mixture.noise(z, angle) + h
         if self.velocity:
             alpha, sigma = angle.cos()[..., None].to(z), angle.sin()[..., None].to(z)
             return torch.addcmul(sigma * z, alpha, h)

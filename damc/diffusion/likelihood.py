@@ -20,7 +20,7 @@ costs no evaluation of the network beyond those of the draw; see `AncestralPaths
 
 from __future__ import annotations
 
-__all__ = ["AncestralPaths", "flow_log_prob"]
+__all__ = ["AncestralPaths", "Epsilon", "flow_log_prob"]
 
 import math
 from collections.abc import Callable

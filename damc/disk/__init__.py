@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -174,8 +174,11 @@ def read_sealed(path: Path) -> dict[str, Any]:
     return unseal(read(path), path)
 
 
-def write_atomically(path: str | Path, data: bytes | str) -> Path:
-    """Write a file, making its folder, so that at any moment it is the old one or the new one."""
+def write_atomically(path: str | Path, data: bytes | str | Iterable[bytes]) -> Path:
+    """Write a file, making its folder, so that at any moment it is the old one or the new one.
+
+    Data that need not be in memory at once may come in parts.
+    """
     path = Path(path)
     temporary = temporary_beside(path)
     with on_disk("write in", path.parent):
@@ -224,10 +227,10 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a new file and wait until it is on the disk."""
     with path.open("xb") as file:
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from damc.density import LogProb, value_and_grad
-from damc.kernels.base import State
+from damc.kernels.straight import Straight
 
 _CLEAR = 0.12  # share of the variance of log |residual| that a driver must explain
 _WORTH = 0.1  # nats by which points must be likelier in the new coordinates
@@ -31,7 +30,7 @@ _MOST = 8  # drivers
 
 
 @dataclass(frozen=True)
-class LocationScale:
+class LocationScale(Straight):
     """The map from v to z, both ``(B, d)``.
 
     Args:
@@ -72,26 +71,6 @@ class LocationScale:
         spread = self._log_scale(v).exp()
         grad = torch.where(self.drivers, 0.0, pulled / spread)
         return torch.where(self.drivers, pulled - self._through(v, grad, spread), grad)
-
-    def to_v(self, state: State) -> State:
-        """A state of z as one of v."""
-        assert state.log_prob is not None and state.grad is not None
-        v = self.inverse(state.z)
-        return state._replace(
-            z=v, log_prob=state.log_prob + self.log_det(v), grad=self.pull(v, state.grad)
-        )
-
-    def to_z(self, state: State) -> State:
-        """A state of v as one of z."""
-        assert state.log_prob is not None and state.grad is not None
-        v = state.z
-        return state._replace(
-            z=self(v), log_prob=state.log_prob - self.log_det(v), grad=self.push(v, state.grad)
-        )
-
-    def target(self, log_prob: LogProb) -> _Straightened:
-        """The density of v when `log_prob` is that of z."""
-        return _Straightened(self, log_prob)
 
     @staticmethod
     def fit(z: Tensor) -> LocationScale | None:
@@ -166,19 +145,6 @@ class LocationScale:
 
     def _log_scale(self, z: Tensor) -> Tensor:
         return self.log_scale + z @ self.tilt.T
-
-
-@dataclass(frozen=True)
-class _Straightened:
-    map: LocationScale
-    log_prob: LogProb
-
-    def __call__(self, v: Tensor) -> Tensor:
-        return self.log_prob(self.map(v)) + self.map.log_det(v)
-
-    def value_and_grad(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        value, grad = value_and_grad(self.log_prob, self.map(v))
-        return value + self.map.log_det(v), self.map.pull(v, grad)
 
 
 def _drivers(u: Tensor) -> list[int]:

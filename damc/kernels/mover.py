@@ -16,6 +16,7 @@ from damc.density import LogProb, value_and_grad
 from damc.kernels.base import State, adapted
 from damc.kernels.funnels import LocationScale
 from damc.kernels.hmc import HMC
+from damc.kernels.straight import Straight
 
 
 @dataclass
@@ -65,14 +66,14 @@ class Mover:
     step_size: Tensor | float = 0.5
     fine: float = 0.2  # share of the moves with smaller steps
     finest: float = 0.02  # the smallest, as a share of the step size
-    funnel: LocationScale | None = None  # coordinates in which moves are made, if not z itself
+    straight: Straight | None = None  # coordinates in which moves are made, if not z itself
 
     def adapt(self, z: Tensor) -> None:
         """Takes the scale from particles ``(n, d)``; keeps the one it has if they are too few."""
         if len(z) < 5 * z.shape[1] and self.kernel.scale is not None:
             return
-        self.funnel = LocationScale.fit(z)
-        factor = covariance_factor(z if self.funnel is None else self.funnel.inverse(z))
+        self.straight = LocationScale.fit(z)
+        factor = covariance_factor(z if self.straight is None else self.straight.inverse(z))
         if factor is not None:
             self.kernel = HMC(
                 1.0, leapfrogs=self.kernel.leapfrogs, target_acceptance=None, scale=factor
@@ -91,8 +92,8 @@ class Mover:
         """Moves until particles get no further: their mean squared distance stops to grow."""
         if adapt:
             self.adapt(state.z)
-        if self.funnel is not None:
-            state, target = self.funnel.to_v(state), self.funnel.target(target)
+        if self.straight is not None:
+            state, target = self.straight.to_v(state), self.straight.target(target)
         start, reached, accepted, done = state.z, 0.0, [], 0
         least, most = moves
         for done in range(1, most + 1):
@@ -103,8 +104,8 @@ class Mover:
             if (done >= least and away < 1.1 * reached) or budget.left <= 0:
                 break
             reached = away
-        if self.funnel is not None:
-            state = self.funnel.to_z(state)
+        if self.straight is not None:
+            state = self.straight.to_z(state)
         return state, float(torch.stack(accepted).mean())
 
     def step(

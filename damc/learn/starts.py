@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
-from damc.learn.processes import of_all_processes
+from damc.learn.processes import of_all_processes, world
 from damc.randomness import batch_rows, normal, own_rows
 
 
@@ -83,10 +83,12 @@ class PersistentStarts(Starts):
     def keep(self, index: Tensor, z: Tensor) -> None:
         """Stores the end points of these chains."""
         z = of_all_processes(z.detach())
-        index = of_all_processes(index.to(z.device))
+        if world() > 1:
+            index = of_all_processes(index.to(z.device)).to(index.device)
         self._grow(index, z)
-        self.z[index] = z
-        self.known[index] = True
+        place = index.to(self.z.device)
+        self.z[place] = z
+        self.known[place] = True
 
     def state(self) -> dict[str, Any]:
         """Every chain's end point, and which chains have one."""

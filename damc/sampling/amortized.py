@@ -13,11 +13,24 @@ the first form being the usual target of regression and the second one that of t
 has the same mean for every c, and no variance at all where p is a Gaussian of variance s^2; 1 / s^2
 is taken from the mean square of the gradients. Noise levels are drawn evenly in the log
 signal-to-noise ratio, for which the loss is a bound on the likelihood (Kingma et al. 2021).
+
+The denoiser does not begin from nothing: it is that of a mixture of Gaussians fitted to the
+particles, or of a product of marginals, whichever is likelier (`damc.diffusion.mixture`), and a
+network learns the rest. If the network makes it worse, which particles that it did not see decide,
+the mixture stays alone.
 """
 
 from __future__ import annotations
 
-__all__ = ["Sampler", "amortized", "ancestral_paths", "learn", "network", "standardized"]
+__all__ = [
+    "Sampler",
+    "amortized",
+    "ancestral_paths",
+    "learn",
+    "network",
+    "predictor",
+    "standardized",
+]
 
 import math
 from dataclasses import dataclass, field
@@ -27,11 +40,14 @@ from torch import Tensor, nn
 
 from damc.amortize import EMA, Amortizer
 from damc.density import LogProb
-from damc.diffusion.likelihood import AncestralPaths
+from damc.diffusion.denoiser import epsilon_loss
+from damc.diffusion.likelihood import AncestralPaths, Epsilon
+from damc.diffusion.mixture import BlockMixture
+from damc.diffusion.standardize import Standardize
 from damc.errors import BadInput
 from damc.kernels.base import State
-from damc.kernels.funnels import LocationScale
 from damc.kernels.smc import resample
+from damc.kernels.straight import Straight
 from damc.randomness import derive_seed, global_seed
 from damc.sampling.supports import Support
 from damc.sampling.verdict import Evidence, evaluated
@@ -42,6 +58,10 @@ _FREQUENCIES = 32
 _STEPS = 100
 _RATE = 1e-3
 _WARM_UP = 100
+_FITTED = 10_000  # points that mixtures are fitted to
+_JUDGED = 4000  # points by which they are judged
+_MARGINAL = 8  # components of each marginal
+_FULL = 64  # dimensions up to which a mixture of all coordinates is tried
 
 
 @dataclass(frozen=True)
@@ -61,7 +81,7 @@ class Sampler:
     target: LogProb = field(repr=False)
     held_out: Tensor = field(repr=False)
     paths: AncestralPaths = field(repr=False)
-    straight: LocationScale | None = field(default=None, repr=False)
+    straight: Straight | None = field(default=None, repr=False)
     support: Support | None = field(default=None, repr=False)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -129,7 +149,7 @@ def amortized(evidence: Evidence, *, seed: int = 0, progress: bool = False) -> S
     """A sampler learned from the particles of annealed SMC and of the moves after it."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "amortized"))
     state = _particles(evidence, generator)
-    straight = evidence.second.mover.funnel
+    straight = evidence.second.mover.straight
     assert state.log_prob is not None and state.grad is not None
     held_out, rest = state.z[:_HELD_OUT], slice(_HELD_OUT, None)
     learned = State(state.z[rest], state.log_prob[rest], state.grad[rest])
@@ -138,24 +158,61 @@ def amortized(evidence: Evidence, *, seed: int = 0, progress: bool = False) -> S
     assert learned.grad is not None
     d = learned.z.shape[1]
     with global_seed(derive_seed(seed, "weights")):
-        q = network(d)
+        q = network(d, mixture_of(learned.z, generator))
     learn(q, learned.z, learned.grad, iterations=_iterations(d), batch=1024 if d <= 12 else 512,
           generator=generator, progress=progress)  # fmt: skip
     paths = ancestral_paths(q, learned.z[:4000], generator)
     return Sampler(q, evidence.target, held_out, paths, straight, evidence.support)
 
 
-def network(dim: int) -> Amortizer:
-    """An untrained amortizer of a density's points, of a size that minutes can train."""
+def network(dim: int, mixture: BlockMixture | None = None) -> Amortizer:
+    """An untrained amortizer of a density's points, of a size that minutes can train, on top of a
+    mixture that fits them."""
     widths = (64, 128, 128) if dim <= 12 else (128, 256, 256)
     fourier = _FREQUENCIES if dim <= 12 else max(1, dim // 2)
-    return Amortizer(
-        dim, embedding=8, widths=widths, residual=False, fourier=fourier, standardize=True
+    shape = None if mixture is None else tuple(mixture.log_weights.shape)
+    q = Amortizer(
+        dim,
+        embedding=8,
+        widths=widths,
+        residual=False,
+        fourier=fourier,
+        mixture=shape,  # type: ignore[arg-type]
+        standardize=True,
     )
+    if mixture is not None:
+        assert q.denoiser.mixture is not None
+        q.denoiser.mixture.load_state_dict(mixture.state_dict())
+    return q
+
+
+def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixture:
+    """The likelier of an ordinary mixture and a product of marginals, of points ``(N, d)``.
+
+    Both are fitted to standardized points and judged by points that they were not fitted to.
+    """
+    d = z.shape[1]
+    scale = Standardize(d).to(z.device)
+    scale.fit(z)
+    v = whitened(scale, z)
+    held = _held(len(v))
+    judged, fitted = v[:held], v[held : held + _FITTED]
+    shapes = [(d, _MARGINAL)]
+    if 1 < d <= _FULL:
+        shapes.append((1, 64 if d <= 4 else 32 if d <= 12 else 16))
+    found = [BlockMixture(d, *shape).to(z.device) for shape in shapes]
+    for mixture in found:
+        mixture.fit(fitted, generator)
+    return max(found, key=lambda mixture: float(mixture.log_prob(judged).mean()))
+
+
+def _held(n: int) -> int:
+    """How many of n points, the first ones, only judge."""
+    return min(_JUDGED, n // 5)
 
 
 def _iterations(dim: int) -> int:
-    return 1500 if dim <= 12 else 2000
+    return 600 if dim <= 12 else 800
 
 
 def learn(
@@ -184,29 +241,66 @@ def learn(
         optimizer,
         lambda k: min(1.0, (k + 1) / _WARM_UP) * (1 + math.cos(math.pi * k / iterations)) / 2,
     )
-    assert isinstance(q.null, nn.Parameter)
+    held = _held(len(v))
     for _ in tqdm(range(iterations), desc="amortize", disable=not progress):
-        which = torch.randint(len(v), (batch,), generator=generator, device=v.device)
-        angle = _angles(q, batch, generator).to(v)
-        alpha, sigma = angle.cos()[:, None], angle.sin()[:, None]
-        eps = torch.empty_like(v[which]).normal_(generator=generator)
-        c = sigma.square() / (alpha.square() * variance + sigma.square())
-        wanted = c * eps - (1 - c) * (sigma / alpha) * pull[which]
-        predicted = q.denoiser(alpha * v[which] + sigma * eps, angle, q.null)
-        loss = (predicted - wanted).square().sum(1).mean() / 2
+        which = torch.randint(held, len(v), (batch,), generator=generator, device=v.device)
+        loss = _loss(q, v[which], pull[which], variance, generator)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(q.parameters(), 10.0)
         optimizer.step()
         schedule.step()
         average.update()
     q.load_state_dict(average.module.state_dict())
+    _keep_if_better(q, v[:held], pull[:held], variance, generator)
+
+
+def _loss(
+    q: Amortizer, v: Tensor, pull: Tensor, variance: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """The mean over points of |eps^ - wanted|^2 / 2, with the target of the module's docstring."""
+    assert isinstance(q.null, nn.Parameter)
+    angle = _angles(q, len(v), generator).to(v)
+    alpha, sigma = angle.cos()[:, None], angle.sin()[:, None]
+    eps = torch.empty_like(v).normal_(generator=generator)
+    c = sigma.square() / (alpha.square() * variance + sigma.square())
+    wanted = c * eps - (1 - c) * (sigma / alpha) * pull
+    return epsilon_loss(q.denoiser(alpha * v + sigma * eps, angle, q.null), wanted)
+
+
+@torch.no_grad()
+def _keep_if_better(
+    q: Amortizer, v: Tensor, pull: Tensor, variance: Tensor, generator: torch.Generator | None
+) -> None:
+    """Silences the network if the mixture alone predicts better."""
+    if q.denoiser.mixture is None:
+        return
+    last = q.denoiser.blocks[-1]
+    learned = {name: weight.clone() for name, weight in last.state_dict().items()}
+    state = None if generator is None else generator.get_state()
+    losses = []
+    for silent in (False, True):
+        if generator is not None and state is not None:
+            generator.set_state(state)  # the same noise for both
+        for layer in (last.w1_w4, last.w2_w3) if silent else ():
+            for weight in layer.parameters():  # type: ignore[union-attr]
+                nn.init.zeros_(weight)
+        losses.append(float(_loss(q, v, pull, variance, generator)))
+    if losses[0] <= losses[1]:
+        last.load_state_dict(learned)
 
 
 def ancestral_paths(
     q: Amortizer, z: Tensor, generator: torch.Generator | None = None, x: Tensor | None = None
 ) -> AncestralPaths:
-    """Paths of q with variances fitted to points z ``(n, d)`` like those it draws."""
+    """Paths of q with variances fitted to points z ``(n, d)``, of contexts x if there are any."""
+    ends = (q.schedule.b, q.schedule.a + q.schedule.b)
+    with torch.no_grad():
+        return AncestralPaths.fit(predictor(q, x), standardized(q, z), ends, _STEPS, generator)
+
+
+def predictor(q: Amortizer, x: Tensor | None = None) -> Epsilon:
+    """The denoiser of q given x, from and to float64."""
     condition = q.null if x is None else q.embed(x)
     dtype = q.denoiser.fourier.dtype
 
@@ -214,17 +308,18 @@ def ancestral_paths(
         eps: Tensor = q.denoiser(v.to(dtype), angle.to(dtype), condition)
         return eps.to(v.dtype)
 
-    ends = (q.schedule.b, q.schedule.a + q.schedule.b)
-    with torch.no_grad():
-        return AncestralPaths.fit(epsilon, standardized(q, z), ends, _STEPS, generator)
+    return epsilon
 
 
 def standardized(q: Amortizer, z: Tensor) -> Tensor:
     """L^-1 (z - m) in float64, ``(B, d)``; z itself if q does not standardize."""
-    if q.standardize is None:
-        return z.double()
-    centered = (z.double() - q.standardize.location.double()).mT
-    factor = q.standardize.factor.double()
+    return z.double() if q.standardize is None else whitened(q.standardize, z)
+
+
+def whitened(scale: Standardize, z: Tensor) -> Tensor:
+    """L^-1 (z - m) in float64, ``(B, d)``."""
+    centered = (z.double() - scale.location.double()).mT
+    factor = scale.factor.double()
     v: Tensor = torch.linalg.solve_triangular(factor, centered, upper=False)
     return v.mT
 

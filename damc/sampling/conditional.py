@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from damc.amortize import Amortizer, distill
+from damc.amortize import distill
 from damc.density import Target, value_and_grad
 from damc.errors import BadInput, Diverged
 from damc.kernels.base import State
@@ -25,6 +25,7 @@ from damc.kernels.mover import Budget, Mover, Possible, possible
 from damc.randomness import derive_seed, global_seed
 from damc.sampling.observations import Conditional, Context, as_conditional, as_context
 from damc.sampling.posterior import AmortizedPosterior
+from damc.sampling.stored import networks
 from damc.sampling.supports import as_support
 from damc.sampling.whiten import Whiten
 
@@ -97,9 +98,7 @@ def amortize(
             "belong to the same model"
         )
     with global_seed(derive_seed(seed, "weights")):
-        whiten = Whiten(free, source.size)
-        embed = _encoder(whiten, source.size)
-        q = Amortizer(free, embed, embedding=64, capacity=0.25, solver="multistep", steps=10)
+        whiten, q = networks(free, source.size)
     _regress(whiten, source, iterations, budget, generator)
 
     def whitened(n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -128,13 +127,6 @@ def amortize(
     )
     spent = budget.spent + history.gradient_calls
     return AmortizedPosterior(target, q, whiten, u, x, history, spent, seed)
-
-
-def _encoder(whiten: Whiten, size: int) -> nn.Module:
-    return nn.Sequential(
-        whiten.features, nn.Linear(size, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU(),
-        nn.Linear(128, 64),
-    )  # fmt: skip
 
 
 def _regress(

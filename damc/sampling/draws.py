@@ -22,7 +22,8 @@ class Draws:
 
     Attributes:
         samples: ``(n, d)``, float64.
-        log_weights: ``(n,)``, with mean weight 1; draws of one island share theirs.
+        log_weights: ``(n,)``, with mean weight 1 over all that were made. Draws of one island share
+            theirs, unless tails are heavy: then those in the tails are more, and weigh less.
         log_evidence: log Z, the log of the integral of the density.
         log_evidence_error: its standard error.
         ess: how many independent draws they are worth.

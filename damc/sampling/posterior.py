@@ -5,14 +5,16 @@ from __future__ import annotations
 __all__ = ["AmortizedPosterior"]
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer, History
-from damc.density import LogProb
+from damc.density import LogProb, Target, as_log_prob
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC
@@ -21,11 +23,15 @@ from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
 from damc.sampling.draws import Draws
+from damc.sampling.jumps import MOST, MixtureProposal, jump
 from damc.sampling.observations import Conditional, as_observation
+from damc.sampling.stored import networks, part, read, write
+from damc.sampling.supports import as_support
 from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
-_BLOCKS = (3, 3, 6, 12, 24, 48)  # moves after which draws are compared with those before
+_BLOCKS = (3, 3, 6, 12, 24, 48, 96)  # moves after which draws are compared with those before
+_JUMPED = 0.3  # acceptance of jumps from which on their proposal is kept
 _PARTICLES = 512  # of the annealing that checks the draws
 
 
@@ -65,7 +71,8 @@ class AmortizedPosterior:
         """Draws from the posterior of one observation.
 
         Points of q(z | x) are moved by Hamiltonian Monte Carlo on p(z | x), preconditioned by their
-        own covariance, until further moves do not change them. A small annealing that starts at
+        own covariance, and by proposals of a mixture that fits them (`damc.sampling.jumps`), until
+        further moves do not change them. A small annealing that starts at
         all points that the sampler learned from, and knows nothing of q, must agree with them.
 
         Args:
@@ -141,6 +148,47 @@ class AmortizedPosterior:
         found.k, found.log_weights = weighed.k_hat, weighed.log_weights
         found.evidence = (weighed.log_evidence, weighed.log_evidence_error)
         found.checks |= {"pareto k": found.k, "effective share": weighed.ess / len(raw)}
+
+    def save(self, path: str | Path) -> None:
+        """Writes ``path.safetensors``, all but the log-density, which `load` wants again."""
+        tensors = {"u": self.u, "x": self.x}
+        tensors |= {f"whiten.{k}": t for k, t in self.whiten.state_dict().items()}
+        tensors |= {f"amortizer.{k}": t for k, t in self.amortizer.state_dict().items()}
+        about = {
+            "shape": list(self.target.shape),
+            "dim": self.target.points(self.u[:1]).shape[1],
+            "dtype": str(self.target.dtype).removeprefix("torch."),
+            "gradient_calls": self.gradient_calls,
+            "seed": self.seed,
+            "history": asdict(self.history),
+        }
+        write(path, tensors, about)
+
+    @classmethod
+    def load(cls, path: str | Path, log_prob: Target, *, support: Any = None) -> AmortizedPosterior:
+        """Reads what `save` wrote, with the log-density and the support that it was trained for.
+
+        Raises:
+            BadInput: if it cannot be read, or belongs to another support.
+        """
+        tensors, about = read(path)
+        bijection = as_support(support, about["dim"])
+        free = about["dim"] if bijection is None else bijection.free
+        u, x = tensors["u"], tensors["x"]
+        if u.shape[1] != free:
+            raise BadInput(f"support must leave {u.shape[1]} free coordinates, got {free}")
+        target = Conditional(
+            as_log_prob(log_prob),  # type: ignore[arg-type]
+            tuple(about["shape"]),
+            bijection,
+            getattr(torch, about["dtype"]),
+        )
+        whiten, q = networks(free, x.shape[1])
+        whiten.load_state_dict(part(tensors, "whiten."))
+        q.load_state_dict(part(tensors, "amortizer."))
+        whiten.requires_grad_(False)
+        history = History(**about["history"])
+        return cls(target, q, whiten, u, x, history, about["gradient_calls"], about["seed"])
 
     @cached_property
     def _reference(self) -> Reference:
@@ -219,16 +267,23 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
     d = state.z.shape[1]
     leapfrogs = max(3, round(2 * math.sqrt(math.sqrt(d))))
     mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
-    start = state
+    start, jumped = state, 0.0
     for moves in _BLOCKS:
         before = state
         state, accepted = mover.move(state, target, (moves, moves), budget, generator)
+        if d <= MOST:
+            if jumped < _JUMPED:  # fitted to what moves have made better since
+                proposal = MixtureProposal(state.z, generator)
+            for _ in range(moves):
+                state, jumped = jump(state, target, proposal, generator)
+                budget.spend(n)
         shift = differ(state, before)
         if before is not start and shift < 3 / math.sqrt(6 * n):
             break
     found.checks |= {
         "moves": float(state.moves),
         "acceptance": accepted,
+        "jumps": jumped,
         "shift": shift,
         "still": float((state.z == start.z).all(1).double().mean()),
         "q shift": differ(state, start),

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from tqdm.auto import tqdm
 
-from damc.density import LogProb, Target
+from damc.density import Target
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hunt import hunt, scattered, together
-from damc.kernels.mover import Budget, Possible
+from damc.kernels.mover import Budget
 from damc.kernels.pilot import Paths, Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
@@ -32,18 +32,19 @@ from damc.sampling.amortized import amortized
 from damc.sampling.check import checked, positive
 from damc.sampling.draws import Draws
 from damc.sampling.observations import check_alone
+from damc.sampling.refine import Pool, chosen, pool_of, refine, tails
 from damc.sampling.shells import FALLS, OUTER, OUTER_OF_SUPPORT, pole, tail
 from damc.sampling.supports import Support, as_support
-from damc.sampling.thinning import thin
 from damc.sampling.verdict import (
     Evidence,
     evaluated,
     lost_paths,
-    tail_index,
     verdict,
     worth,
     worth_each,
 )
+from damc.sampling.watch import Watched
+from damc.sampling.weights import effective_size
 
 if TYPE_CHECKING:
     from damc.sampling.posterior import AmortizedPosterior
@@ -52,10 +53,7 @@ _FIRST = 1024  # particles of the first annealing
 _SECOND = 2048  # of the second one
 _MOST = 8192  # of each later one, made only where islands differ
 _RUNS = 6  # of those, at most
-_REFINE = 24  # moves after annealing, at least
-_POOL = 8  # draws made for each one kept
-_HEAVY_POOL = 40  # where tails are heavy
-_HEAVY = 0.25  # the tail index from which on draws have no fourth moment
+_HUNTED = 60  # dimensions up to which ascents look for what was missed
 _PEAKS = 3  # of the highest particles, ascended from to look for poles
 
 
@@ -159,7 +157,7 @@ def sample(
     calls = 0 if earlier is None else earlier.calls
     generator = _generator(device)
     generator.manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
-    target = checked(log_prob, dim, bijection, generator)
+    target = Watched(checked(log_prob, dim, bijection, generator))
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
         budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
         work = _Work(target, bijection, budget, generator, bar.set_description)
@@ -172,14 +170,17 @@ def sample(
         if _integrable(slopes):
             runs = _annealings(work, first, reference, runs)
         second = joined(runs or [first])
-        states, accepted = _refine(work, n, second)
+        work.stage("refine")
+        states, accepted = refine(target, n, second, budget, generator)
+        pool = tails(target, n, second, states, budget, generator) or pool_of(states)
         if _integrable(slopes):
             slopes = _slopes(work, states[-1])
+            found = _from_peaks(work, found)
     spent = budget.spent + (0 if earlier is None else earlier.gradient_calls)
     lost = lost_paths(found, second)
-    evidence = Evidence(target, bijection, found, first, reference, runs, second, states, accepted,
-                        lost, *slopes, budget, spent, calls + 1)  # fmt: skip
-    draws = _draws(n, evidence, generator)
+    evidence = Evidence(target.target, bijection, found, first, reference, runs, second, states,
+                        accepted, lost, *slopes, budget, spent, calls + 1)  # fmt: skip
+    draws = _draws(n, evidence, pool, generator)
     return _with_sampler(draws, seed, progress) if amortize else draws
 
 
@@ -187,7 +188,7 @@ def sample(
 class _Work:
     """What every stage needs: the density on R^k, what may be spent, and whom to tell."""
 
-    target: LogProb
+    target: Watched
     support: Support | None
     budget: Budget
     generator: torch.Generator
@@ -224,6 +225,14 @@ def _approach(work: _Work, size: int) -> tuple[Annealed, Pilot, Reference]:
         return first, found, _widened(work, found, first)
     fitted = Reference.fit(z, 1.3) if len(z) >= 10 * size else None
     return first, found, fitted or found.reference
+
+
+def _from_peaks(work: _Work, found: Pilot) -> Pilot:
+    """What the pilot found, and what ascents from the highest points ever evaluated find."""
+    if work.budget.left <= 0 or found.paths.mean.shape[1] > _HUNTED:
+        return found
+    more = hunt(work.target.target, work.target.highest(), work.budget, work.generator)
+    return replace(found, paths=together(found.paths, more))
 
 
 def _widened(work: _Work, found: Pilot, first: Annealed) -> Reference:
@@ -296,29 +305,6 @@ def _differ(done: Annealed) -> bool:
     return few or done.log_evidence_error > 0.03
 
 
-def _refine(work: _Work, n: int, second: Annealed) -> tuple[list[State], float]:
-    """Sweeps of moves over all particles, each of them a set of draws."""
-    work.stage("refine")
-    budget = work.budget
-    particles, size = second.state.z.shape
-    least = math.ceil(n / particles)
-    heavy = tail_index(second.state.z) > _HEAVY
-    pool = min((_HEAVY_POOL if heavy else _POOL) * n, max(n, 4_000_000 // size))
-    most = max(least, math.ceil(pool / particles))
-    moves = max(3, math.ceil(_REFINE / most))
-    second.mover.adapt(second.state.z)
-    state, states, accepted, start = second.state, list[State](), 0.0, budget.spent
-    for _ in range(most):
-        state, accepted = second.mover.move(
-            state, Possible(work.target), (moves, 2 * moves), budget, work.generator, adapt=False
-        )
-        states.append(state)
-        enough = len(states) >= least and budget.spent > 2 * start and not heavy
-        if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
-            break
-    return states, accepted
-
-
 def _slopes(work: _Work, state: State) -> tuple[float, float]:
     """How the density's mass changes far away from the points, and close to the highest ones."""
     if work.budget.left <= 0:  # not trusted anyway
@@ -335,32 +321,22 @@ def _integrable(slopes: tuple[float, float]) -> bool:
     return slopes[0] <= FALLS and slopes[1] >= -FALLS
 
 
-def _draws(n: int, evidence: Evidence, generator: torch.Generator) -> Draws:
-    """n draws, equally many of every island."""
-    second, states = evidence.second, evidence.states
-    islands, size = len(second.island_evidence), second.state.z.shape[1]
-    z = torch.stack([state.z for state in states])  # (sweeps, particles, d)
-    value = torch.stack([evaluated(state) for state in states])
-    z = z.view(len(z), islands, -1, size).transpose(0, 1).flatten(1, 2)
-    value = value.view(len(value), islands, -1).transpose(0, 1).flatten(1, 2)
-    each = math.ceil(n / islands)
-    index = thin(z, value, each, generator)
-    z = z.gather(1, index[..., None].expand(-1, -1, size))
-    weights = (second.island_evidence - second.log_evidence)[:, None].expand(-1, each)
-    chosen = z.flatten(0, 1)[:n]
-    support = evidence.support
+def _draws(n: int, evidence: Evidence, pool: Pool, generator: torch.Generator) -> Draws:
+    """n draws of the pool, with their verdict."""
+    second, support = evidence.second, evidence.support
+    z, weights = chosen(pool, n, second, generator)
     trusted, report, checks = verdict(evidence)
     return Draws(
-        chosen if support is None else support(chosen)[0],
-        weights.flatten()[:n].clone(),
+        z if support is None else support(z)[0],
+        weights,
         second.log_evidence if second.finished else math.nan,
         second.log_evidence_error if second.finished else math.inf,
-        min(float(n), checks["ess"]),
+        min(effective_size(weights), checks["ess"]),
         trusted,
         report,
         evidence.gradient_calls,
         checks=checks,
-        islands=islands,
+        islands=len(second.island_evidence),
         evidence=evidence,
     )
 

@@ -17,7 +17,13 @@ from torch import Tensor
 _TAIL = 0.05  # share of the strata that are balanced
 
 
-def thin(z: Tensor, value: Tensor, keep: int, generator: torch.Generator | None = None) -> Tensor:
+def thin(
+    z: Tensor,
+    value: Tensor,
+    keep: int,
+    generator: torch.Generator | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Indices of the draws that are kept, ``(R, keep)``, in random order.
 
     Args:
@@ -25,6 +31,7 @@ def thin(z: Tensor, value: Tensor, keep: int, generator: torch.Generator | None 
         value: their log-densities, ``(R, M)``.
         keep: how many of each island; more than there are repeats some.
         generator: source of all randomness.
+        weight: of the draws, ``(R, M)``, with mean 1, if they are not equal.
     """
     islands, many = value.shape
     u = torch.rand(islands, 1, generator=generator, dtype=value.dtype, device=value.device)
@@ -34,20 +41,26 @@ def thin(z: Tensor, value: Tensor, keep: int, generator: torch.Generator | None 
     size = many // keep
     if size > 1:
         outer = max(1, round(_TAIL * keep))
-        index[:, :outer] = _balanced(z, order[:, : outer * size].view(islands, outer, size))
+        strata = order[:, : outer * size].view(islands, outer, size)
+        index[:, :outer] = _balanced(
+            z, strata, torch.ones_like(value) if weight is None else weight
+        )
     shuffle = torch.rand(islands, keep, generator=generator, device=value.device).argsort(1)
     return index.gather(1, shuffle)
 
 
-def _balanced(z: Tensor, strata: Tensor) -> Tensor:
+def _balanced(z: Tensor, strata: Tensor, weight: Tensor) -> Tensor:
     """One draw of each stratum, ``(R, k)``, of indices ``(R, k, size)``; the outermost first."""
-    center, scale = z.mean(1, keepdim=True), z.std(1, keepdim=True).clamp(min=1e-300)
+    mass = weight[..., None]
+    center = (mass * z).mean(1, keepdim=True)
+    scale = (mass * (z - center).square()).mean(1, keepdim=True).sqrt().clamp(min=1e-300)
     island = torch.arange(len(z), device=z.device)
-    owed = z.new_zeros(len(z), 1, 2 * z.shape[2])  # moments not yet represented
+    owed = z.new_zeros(len(z), 1, 1 + 2 * z.shape[2])  # moments not yet represented
     chosen = []
     for stratum in strata.unbind(1):
         w = (z[island[:, None], stratum] - center) / scale
-        moments = torch.cat([w, w.square()], 2)
+        share = mass[island[:, None], stratum]
+        moments = share * torch.cat([torch.ones_like(share), w, w.square()], 2)
         owed = owed + moments.mean(1, keepdim=True)
         best = (owed - moments).square().sum(2).argmin(1)
         owed = owed - moments[island, best][:, None]

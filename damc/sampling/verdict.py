@@ -4,12 +4,12 @@ from __future__ import annotations
 
 __all__ = [
     "Evidence",
+    "enough",
     "evaluated",
     "far_paths",
     "lost_paths",
     "shift",
     "shift_noise",
-    "tail_index",
     "verdict",
     "worth",
     "worth_each",
@@ -27,11 +27,14 @@ from damc.kernels.mover import Budget
 from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
+from damc.kernels.tails import tail_index
 from damc.sampling.shells import FALLS
 from damc.sampling.supports import Support
 from damc.sampling.weights import Weights
 
 _COMPARED = 4096  # points whose quantiles are compared
+_FAIR = 0.018  # the share of the mass from which on a region must not be missed
+_SHORT = 0.2  # of the draws that a region must hold, those without which it counts as missed
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Evidence:
         second: those joined.
         states: the particles after each sweep of moves that followed.
         acceptance: of the last sweep.
-        lost: paths, good ones, that no particle is near to.
+        lost: paths, good ones, that too few particles are near to.
         tail_slope: d log m / d log r far away; see `damc.sampling.shells`.
         pole_slope: the same close to the highest peaks.
         budget: of the last call.
@@ -129,13 +132,15 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         (e.acceptance < 0.2, f"the kernel accepts only {e.acceptance:.0%} of its moves"),
         (error > 0.25, f"independent islands disagree on the evidence, by {error:.2f} nats"),
         (least < 60, f"independent islands disagree: a coordinate is worth {least:.0f} draws"),
+        (ess < enough(after.z.shape[1]), "independent islands differ too much: the draws are worth "
+         f"{ess:.0f}, and {enough(after.z.shape[1]):.0f} would be enough"),
         (
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
         ),
         (bound > 0.5 + 4 * error, "a region found by the pilot has more mass than all particles: "
          f"its bound lies {bound:.1f} nats above the evidence"),
-        (e.lost > 0, f"no particle is left near {e.lost} of the regions that were found"),
+        (e.lost > 0, f"too few particles are left near {e.lost} of the regions that were found"),
     ]  # fmt: skip
     if weights is not None:
         reasons += of_weights(weights, e.second.log_evidence, error, checks)
@@ -179,6 +184,16 @@ def _endless(support: Support | None, z: Tensor) -> float:
     return float((x.abs() > 1e100).any(1).double().mean())
 
 
+def enough(dim: int) -> float:
+    """How many independent draws tell a joint law apart from another by little.
+
+    Each mean and each correlation is off by 1 / sqrt(n), and a classifier that knows m of them sees
+    a distance of sqrt(m / n); 16 draws for each of the d (d + 1) / 2 keep it below 1/4. Up to
+    1,600, as more is too much to ask where there is one mode.
+    """
+    return float(min(1600, 8 * dim * (dim + 1)))
+
+
 def worth(states: list[State], islands: int) -> float:
     """How many independent draws all are worth, going by how much islands differ: on average."""
     share = 1 / worth_each(states, islands)
@@ -205,17 +220,6 @@ def worth_each(states: list[State], islands: int) -> Tensor:
     return torch.where(within > 0, each, float(len(f))).clamp(max=float(len(f)))
 
 
-def tail_index(z: Tensor) -> float:
-    """The largest of the coordinates' tail indices: P(|z_j| > r) falls as r^(-1/k).
-
-    Hill's estimate from the 2 % farthest points ``(n, d)``. Gaussian tails have k near 0, Cauchy's
-    k = 1, and the larger k, the nearer the density is to having no integral.
-    """
-    size = (z - z.median(0).values).abs()
-    top = size.topk(max(10, len(z) // 50), 0).values.clamp(min=1e-300).log()
-    return float((top - top[-1]).mean(0).max())
-
-
 def evaluated(state: State) -> Tensor:
     """The log-densities that a moved state holds, ``(B,)``."""
     assert state.log_prob is not None
@@ -223,18 +227,24 @@ def evaluated(state: State) -> Tensor:
 
 
 def lost_paths(found: Pilot, annealed: Annealed) -> int:
-    """Paths with a fair share of the mass, going by their ELBO, that no particle is near to."""
+    """Paths with a fair share of the mass, going by their ELBO, that too few particles are near."""
     return far_paths(found.paths, annealed.state.z, annealed.log_evidence)
 
 
 def far_paths(paths: Paths, z: Tensor, log_evidence: float) -> int:
-    """Paths with a fair share of the evidence that none of the points ``(n, d)`` is near to."""
+    """Paths whose regions hold far fewer of the points ``(n, d)`` than they must.
+
+    By Jensen's inequality a path's ELBO bounds the mass of the region where its Gaussian lies, so
+    that region must hold at least the share exp(ELBO - log Z) of the draws.
+    """
     d, count = z.shape[1], 0
     radius = d + 5 * math.sqrt(2 * d) + 10
-    fair = paths.elbo > log_evidence - 4
-    for mean, factor in zip(paths.mean[fair], paths.factor[fair], strict=True):
+    least = (paths.elbo - log_evidence).clamp(max=0.0).exp()
+    fair = least > _FAIR
+    for mean, factor, share in zip(paths.mean[fair], paths.factor[fair], least[fair], strict=True):
         w = torch.linalg.solve_triangular(factor, (z - mean).T, upper=False)
-        count += int(float(w.square().sum(0).min()) > radius)
+        inside = (w.square().sum(0) < radius).to(z.dtype).mean()
+        count += int(float(inside) < _SHORT * float(share))
     return count
 
 

@@ -14,13 +14,18 @@ from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
 import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from damc.errors import BadInput
-from damc.learn.processes import TIMEOUT, timeout
+from damc.learn.processes import timeout
 from damc.train.launch import launch_others
 
 PRECISIONS: dict[str, torch.dtype | None] = {"32-true": None, "bf16-mixed": torch.bfloat16}
 """What is computed in 16 bits, by autocast, if anything; weights always have 32."""
+
+_START = 600.0
+"""Seconds that processes have to find each other."""
 
 
 class Place(Protocol):
@@ -137,13 +142,26 @@ def _launch(device: torch.device, devices: int, nodes: int, precision: Any) -> P
     except (ValueError, RuntimeError) as error:
         raise BadInput(f"{devices} devices cannot be had: {error}") from error
     try:
+        _meet_first(device, wait)
         fabric.launch()
     except RuntimeError as error:
         raise BadInput(
-            f"the processes of a run must find each other within ${TIMEOUT}, {timeout():g} "
+            f"the processes of a run must find each other within {max(_START, timeout()):g} "
             f"seconds, got: {error}"
         ) from error
     return fabric
+
+
+def _meet_first(device: torch.device, wait: timedelta) -> None:
+    """Connects the processes. A busy machine starts them minutes apart, however short the time is
+    that they wait for each other afterwards."""
+    if dist.is_initialized():
+        return
+    start = max(timedelta(seconds=_START), wait)
+    store, rank, world = next(rendezvous("env://", timeout=start))
+    store.set_timeout(wait)
+    backend = dist.get_default_backend_for_device(device)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
 
 
 def _check_fabric() -> None:

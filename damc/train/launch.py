@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from damc.errors import BadInput
+
 _PATIENCE = 5.0
 """Seconds that a process has to end by itself when the first one is gone."""
 
@@ -23,6 +25,11 @@ def launch_others(count: int) -> None:
     are still there are asked to end, too, and killed if they do not: one that was stopped cannot
     hear anything else.
     """
+    if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        raise BadInput(
+            "devices must be 1 in an interactive session, which cannot be started again, got "
+            f"{count}: train from a script or by the command"
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -107,3 +107,14 @@ def test_few_rows_are_warned_of() -> None:
         detector = AnomalyDetector(random_state=0).fit(X)
     assert detector.false_alarms_[1] > 0.3
     assert detector.predict(X + 50).all()
+
+
+@pytest.mark.parametrize("n", [24, 60])
+def test_few_images_are_not_strangers_to_their_own_detector(n: int) -> None:
+    """Main directions of few images fit those alone: all others lie off them alike, and so near
+    each other, that the very images seemed odd."""
+    random = np.random.default_rng(0)
+    images, fresh = random.uniform(size=(n, 16, 16)), random.uniform(size=(200, 16, 16))
+    detector = AnomalyDetector(random_state=0).fit(images)
+    assert detector.predict(images).mean() <= 0.1
+    assert detector.predict(fresh).mean() < 0.15

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from damc.data import load_images
 from damc.train.run import Run
@@ -118,8 +119,8 @@ def test_reproduce(small: Damc, tmp_path: Path) -> None:
 def test_detect(small: Damc, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert small("train", "digits-small", "--iterations", 20, "--run", run).code == 0
-    x = load_images("digits").batch(np.arange(1000))
-    np.save(tmp_path / "x.npy", ((x + 1) * 127.5).round().to("cpu").numpy().astype(np.uint8)[:, 0])
+    x = load_images("digits").batch(torch.arange(1000))
+    np.save(tmp_path / "x.npy", ((x + 1) * 127.5).round().numpy().astype(np.uint8)[:, 0])
     folders = killed(small, ["detect", run, tmp_path / "x.npy", "--out"], tmp_path, 3)
     scores = {(folder / "scores.csv").read_bytes() for folder in folders}
     assert len(scores) == 1

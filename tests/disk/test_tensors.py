@@ -4,6 +4,7 @@ import json
 import math
 import struct
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,19 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: Any) -> 
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_what_comes_in_parts_replaces_the_file_at_the_end(tmp_path: Path) -> None:
+    file = write_atomically(tmp_path / "a", b"old")
+
+    def parts(fail: bool) -> Iterator[bytes]:
+        yield b"one "
+        assert file.read_bytes() == b"old"
+        if fail:
+            raise ValueError
+        yield b"two"
+
+    with pytest.raises(ValueError):
+        write_atomically(file, parts(True))
+    assert [*tmp_path.iterdir()] == [file] and file.read_bytes() == b"old"
+    assert write_atomically(file, parts(False)).read_bytes() == b"one two"

@@ -11,8 +11,17 @@ from torch.distributions import constraints
 
 import damc
 from damc import Amortizer, BadInput, assess
+from damc.diffusion.mixture import BlockMixture
 from damc.randomness import global_seed
-from damc.sampling.amortized import Sampler, ancestral_paths, learn
+from damc.sampling.amortized import (
+    Sampler,
+    _keep_if_better,
+    _loss,
+    ancestral_paths,
+    learn,
+    mixture_of,
+    network,
+)
 from damc.sampling.supports import Support
 
 D = torch.float64
@@ -107,6 +116,36 @@ def test_assess_refuses_what_it_cannot_judge(q: Amortizer) -> None:
         assess(q, log_prob, exact=torch.zeros(5, 3))
     with pytest.raises(BadInput, match="n must be a positive whole number"):
         assess(q, log_prob, n=0)
+
+
+def test_the_likelier_of_a_mixture_and_a_product_of_marginals_is_taken() -> None:
+    g = torch.Generator().manual_seed(0)
+    noise = torch.randn(4000, 5, dtype=D, generator=g)
+    independent = torch.where(torch.rand(4000, 5, generator=g) < 0.3, 4.0, -4.0) + noise
+    together = torch.where(torch.rand(4000, 1, generator=g) < 0.3, 4.0, -4.0) + noise
+    assert mixture_of(independent, g).log_weights.shape == (5, 8)
+    assert mixture_of(together, g).log_weights.shape == (1, 32)
+
+
+def test_a_network_that_makes_the_mixture_worse_is_silenced() -> None:
+    g = torch.Generator().manual_seed(0)
+    v = torch.randn(2000, 2, generator=g)
+    one = torch.ones(2)
+    with global_seed(0):
+        q = network(2, BlockMixture(2, 1, 4))  # N(0, I), which is right
+        last = q.denoiser.blocks[-1]
+        torch.nn.init.normal_(last.w1_w4.weight, std=0.1)
+    _keep_if_better(q, v, -v, one, g)
+    assert float(last.w1_w4.weight.abs().max()) == 0
+    assert float(_loss(q, v, -v, one, g)) < 1e-9  # no variance is left where p is Gaussian
+    with torch.no_grad():
+        assert q.denoiser.mixture is not None
+        q.denoiser.mixture.means.fill_(0.2)  # now wrong, by a constant times sigma alpha
+        last.w2_w3.weight.fill_(0.0)
+        last.w1_w4.bias[2:].fill_(0.05)
+    kept = last.w1_w4.bias.clone()
+    _keep_if_better(q, v, -v, one, g)
+    assert torch.equal(last.w1_w4.bias, kept)
 
 
 def test_learning_needs_an_amortizer_that_standardizes() -> None:

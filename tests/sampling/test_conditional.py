@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,26 @@ def test_weights_give_the_evidence_and_correct_q(posterior: AmortizedPosterior) 
     assert draws.checks["pareto k"] < 0.7 and 0.1 < draws.checks["effective share"] <= 1
     alone = posterior.draws(x, 1000, refine=False, check=False)
     assert not alone.trusted and "q alone" in alone.report
+
+
+def test_a_saved_posterior_draws_the_same(posterior: AmortizedPosterior, tmp_path: Path) -> None:
+    posterior.save(tmp_path / "posterior")
+    loaded = AmortizedPosterior.load(tmp_path / "posterior", log_prob)
+    x = torch.tensor([2.0, 5.0], dtype=D)
+    before, after = (p.draws(x, 500, check=False) for p in (posterior, loaded))
+    assert torch.equal(before.samples, after.samples)
+    assert loaded.history == posterior.history
+    assert loaded.gradient_calls == posterior.gradient_calls
+    file = tmp_path / "posterior.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    for place in ("posterior", "nothing"):
+        with pytest.raises(BadInput, match="no amortized posterior could be read"):
+            AmortizedPosterior.load(tmp_path / place, log_prob)
+    posterior.save(file)
+    with pytest.raises(BadInput, match="support must leave 2 free coordinates, got 1"):
+        AmortizedPosterior.load(file, log_prob, support=constraints.simplex)
 
 
 def test_observations_alone_are_enough_for_one_mode() -> None:

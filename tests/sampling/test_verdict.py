@@ -13,12 +13,12 @@ from damc.kernels.mover import Budget, Mover
 from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
+from damc.kernels.tails import tail_index
 from damc.sampling.verdict import (
     Evidence,
     lost_paths,
     shift,
     shift_noise,
-    tail_index,
     verdict,
     worth,
     worth_each,
@@ -86,7 +86,7 @@ def test_good_draws_pass_and_every_fault_is_named() -> None:
         "islands disagree: a coordinate": {"states": apart},
         "disagree on the evidence": {"second": lonely},
         "accepts only": {"acceptance": 0.1},
-        "no particle is left near 2": {"lost": 2},
+        "too few particles are left near 2": {"lost": 2},
         "budget ended": {"budget": Budget(gradients=10, spent=11)},
         "density is improper: far away": {"tail_slope": 0.0},
         "density is unbounded: it has a pole": {"pole_slope": 0.0},

@@ -69,6 +69,12 @@ def test_all_accelerators_are_several_processes(monkeypatch: pytest.MonkeyPatch)
     assert asked == [(torch.device("cuda"), 3, 1, "32-true")] and started == [3]
 
 
+def test_an_interactive_session_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(BadInput, match="devices must be 1 in an interactive session"):
+        open_place("cpu", 2, "32-true")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from damc import DAMC, BadInput, Diverged, fit, load
-from damc.train.devices import average as average_gradients
+from damc.learn.processes import average as average_gradients
 from damc.train.run import Run
 
 TINY: dict[str, Any] = {
