@@ -23,6 +23,7 @@ from tests.devices.strict import DEVICE, Strict, strict_device
 
 READ = {
     "kernels.base:_check",  # once at the end of a chain: whether it is finite
+    "learn.starts:known",  # when scikit-learn fits a mixture to stored points, every 20 iterations
     "learn.rae:mixture",  # the density of the codes, fitted once when the decoder has learned
 }
 """Where the host may wait for a value."""
