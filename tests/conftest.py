@@ -20,6 +20,8 @@ def pytest_configure() -> None:
     # Shells start background jobs with Ctrl-C ignored, which processes of the tests would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # A first call of torch is slow, which is no failure; a failure must come back at the next run.
     hypothesis.settings.register_profile("damc", deadline=None, derandomize=True, database=None)
     hypothesis.settings.load_profile("damc")

@@ -265,7 +265,8 @@ class DAMC(Learner):
         done = self.iteration + 1 - self.stages.begin
         last = self.settings.horizon - self.stages.begin
         every = max(last // REFITS, REFIT_EVERY)
-        return done == 1 or done % every == 0 or (done == last and last % every > every // 2)
+        first = 1 if self.stages.begin else min(every, last)  # the warm-up has filled the store
+        return done == first or done % every == 0 or (done == last and last % every > every // 2)
 
     def _count(self) -> None:
         self.iteration += 1

@@ -204,8 +204,8 @@ def check_settings(settings: Any) -> None:
         if name in _CHOICES and value not in _CHOICES[name]:
             names = " or ".join(map(repr, _CHOICES[name]))
             raise BadInput(f"{name} must be {names}, got {value!r}")
-    staged = bool({"first", "stages"} & {field.name for field in fields(settings)})
-    if (staged or bool(getattr(settings, "warm_up", False))) and settings.horizon < 2:
+    staged = {"first", "stages"} & {field.name for field in fields(settings)}
+    if staged and settings.horizon < 2:
         raise BadInput(
             f"horizon must be at least 2, since stages are shares of it, got {settings.horizon}: "
             "give the number of iterations"

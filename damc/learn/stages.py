@@ -25,8 +25,8 @@ class Stages:
 
     @property
     def begin(self) -> int:
-        """The first iteration of the second stage."""
-        return round(self.first * self.horizon)
+        """The first iteration of the second stage, which has at least one."""
+        return min(round(self.first * self.horizon), self.horizon - 1)
 
     def rate(self, rate: float, decay: str, stage: int) -> LearningRate:
         """A learning rate that falls over stage 1 or 2."""

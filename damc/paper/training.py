@@ -28,6 +28,7 @@ from damc.train.loop import fit
 from damc.train.run import Run
 
 _PILOT = 48  # iterations that are timed to plan a budget of minutes
+_LEAST = 24  # iterations that every budget has
 _PRODUCTS = 4  # timed after each of them
 
 
@@ -103,7 +104,7 @@ def train(
         else:
             products, seconds = _worth(fresh(_PILOT), images, batch, seed)
             seconds = _first(folder.parent / "product.json", seconds)
-            iterations = max(_PILOT, int(60 * budget.minutes / (products * seconds)))
+            iterations = max(_LEAST, int(60 * budget.minutes / (products * seconds)))
             found = {"iterations": iterations, "products_each": products, "seconds": seconds}
             write_atomically(plan, json.dumps(found) + "\n")
     learner = fresh(iterations)

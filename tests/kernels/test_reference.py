@@ -91,7 +91,7 @@ def test_moves_in_straightened_coordinates_keep_a_funnel(generator: torch.Genera
 
     def deviation(funnel: LocationScale) -> float:
         """Of the scale variable's mean after moves from exact points, in standard errors."""
-        mover = Mover(HMC(1.0, leapfrogs=4, target_acceptance=None), funnel=funnel)
+        mover = Mover(HMC(1.0, leapfrogs=4, target_acceptance=None), straight=funnel)
         state = State(exact, *value_and_grad(log_prob, exact))
         state, _ = mover.move(state, log_prob, (10, 10), Budget(), generator, adapt=False)
         x = state.z[:, 0]

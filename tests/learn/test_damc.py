@@ -392,9 +392,12 @@ def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
     torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
 
 
-def test_warming_up_needs_a_horizon() -> None:
-    with pytest.raises(BadInput, match="horizon must be at least 2"):
-        replace(QUICK, warm_up=0.5)
+def test_the_last_iteration_has_chains_however_few_there_are() -> None:
+    for horizon in (1, 2):
+        learner = make(replace(QUICK, warm_up=0.9, horizon=horizon))
+        for _ in range(horizon):
+            metrics = learner.step(X, INDEX, seeded())
+        assert "displacement" in metrics
 
 
 def test_negatives_may_start_at_noise_alone() -> None:
