@@ -22,8 +22,8 @@ def test_the_chain_moves(animate: ModuleType, tmp_path: Path) -> None:
     frames = animate.animate_chain(steps=20, every=10, chains=2)
     assert len(frames) == 3
     assert len({frame.tobytes() for frame in frames}) == 3
-    animate.write_gif(tmp_path / "chain.gif", frames, 100, 16)
-    with Image.open(tmp_path / "chain.gif") as stored:
+    animate.write_gif(tmp_path / "new" / "chain.gif", frames, 100, 16)
+    with Image.open(tmp_path / "new" / "chain.gif") as stored:
         assert stored.n_frames == 3 and stored.size == frames[0].size
 
 

@@ -8,7 +8,8 @@ N(alpha m, alpha^2 S + sigma^2 I), so the noise to predict is
     E[eps | z_u] = -sigma grad log p_u(z_u)
                  = sigma sum_k r_k(z_u) (alpha^2 S_k + sigma^2 I)^-1 (z_u - alpha m_k),
 
-with the responsibilities r_k. A network on top of it has only the rest to learn.
+with the responsibilities r_k. A network on top of it has only the rest to learn. It is fitted here
+and not by scikit-learn, because all blocks are fitted together and where the points are.
 """
 
 from __future__ import annotations

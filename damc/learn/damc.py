@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import EMA, Amortizer
+from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
@@ -63,8 +64,11 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
-REFITS, REFIT_EVERY = 20, 20
-"""How often the mixture under a q(z) of its own is fitted again: at most; iterations at least."""
+REFITS = 20
+"""At most so often the mixture under a q(z) of its own is fitted again while chains run."""
+
+REFIT_EVERY = 20
+"""And at least so many iterations apart, since a fit costs several of them."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,7 @@ class DAMC(Learner):
 
     Posterior and prior chains start at the amortizer's EMA copy, the decoder and the energy learn
     from where they end, and the amortizer learns the ends of the posterior chains. Without an
-    energy in the model it is `GaussianDAMC`. With `warm_up` its first
-    iterations have no chains yet.
+    energy in the model it is `GaussianDAMC`. With `warm_up` the first iterations have no chains.
 
     Args:
         model: decoder, energy prior and sigma.
@@ -202,7 +205,8 @@ class DAMC(Learner):
             add("prior_sampler", self.prior_sampler.parameters(), rate(s.amortizer_rate))
         if s.warm_up:
             encoder = amortizer.encoder
-            assert encoder is not None
+            if encoder is None:
+                raise BadInput("the amortizer must have an encoder to warm up, got none")
             self.head = nn.Sequential(
                 nn.LeakyReLU(0.2), nn.Linear(amortizer.denoiser.embedding, model.latent_dim)
             )
@@ -261,7 +265,7 @@ class DAMC(Learner):
         return metrics
 
     def _refits(self) -> bool:
-        """Whether the mixture is fitted in this iteration: REFITS times at equal distances."""
+        """Whether the mixture is fitted in this iteration: at equal distances, and at the ends."""
         done = self.iteration + 1 - self.stages.begin
         last = self.settings.horizon - self.stages.begin
         every = max(last // REFITS, REFIT_EVERY)

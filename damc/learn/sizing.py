@@ -50,7 +50,9 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
         **({"posterior_steps": 20, "encoder_updates": 1} if convolutional else {}),
         **({"warm_posterior_steps": 10} if convolutional else {}),
     )
-    # Fitted to CPU seconds of an iteration for shapes from 8x8 to 256x256x3, on one core.
+    # Fitted to CPU seconds of an iteration for shapes from 8x8 to 256x256x3, on one core, when all
+    # had chains: with them in 0.15 of the iterations, and an eighth of the cost in others, it is
+    # about 0.3 of that.
     seconds = 0.3 * (0.4 + 0.5e-6 * batch * numbers) if convolutional else 0.2
     channels, high, wide = networks.shape
     about = f"sized for {count:,} images of {wide}x{high} in {'color' if channels > 1 else 'gray'}"

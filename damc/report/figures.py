@@ -6,7 +6,17 @@ path is given. The figures are made without pyplot: no window opens, no state is
 
 from __future__ import annotations
 
-__all__ = ["curves", "images", "new_figure", "pairs", "png_of", "save_figure", "tidy"]
+__all__ = [
+    "curves",
+    "images",
+    "new_figure",
+    "pairs",
+    "pixels_of",
+    "png_of",
+    "save_figure",
+    "tidy",
+    "tiles_of",
+]
 
 import functools
 import io
@@ -102,11 +112,7 @@ def images(
         title: text above the grid.
         path: a PNG to write as well.
     """
-    tiles = _pixels(pictures)
-    if columns < 1:
-        raise BadInput(f"columns must be at least 1, got {columns}")
-    if labels is not None and len(labels) != len(tiles):
-        raise BadInput(f"labels must be as many as the {len(tiles)} images, got {len(labels)}")
+    tiles = tiles_of(pictures, columns, labels)
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
     high, wide = tiles.shape[1:3]
@@ -136,7 +142,7 @@ def pairs(
             f"the images below must have the shape of those above, {tuple(above.shape)}, "
             f"got {tuple(below.shape)}"
         )
-    both = np.stack([_pixels(above), _pixels(below)])
+    both = np.stack([pixels_of(above), pixels_of(below)])
     figure = new_figure(0.9 * len(above) + 0.5, 2.0 * above.shape[2] / above.shape[3])
     for row, line in enumerate(figure.subplots(2, len(above), squeeze=False)):
         for column, axes in enumerate(line):
@@ -186,7 +192,19 @@ def _kind() -> type[Figure]:
     return ShownFigure
 
 
-def _pixels(pictures: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def tiles_of(
+    pictures: Tensor, columns: int, labels: Sequence[str] | None
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """`pixels_of` images for a grid with so many columns and perhaps a label under each."""
+    tiles = pixels_of(pictures)
+    if columns < 1:
+        raise BadInput(f"columns must be at least 1, got {columns}")
+    if labels is not None and len(labels) != len(tiles):
+        raise BadInput(f"labels must be as many as the {len(tiles)} images, got {len(labels)}")
+    return tiles
+
+
+def pixels_of(pictures: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Images ``(N, C, H, W)`` in [-1, 1] as bytes, ``(N, H, W, 3)``."""
     if pictures.ndim != 4 or pictures.shape[1] not in (1, 3) or 0 in pictures.shape:
         raise BadInput(f"images must have shape (N, 1 or 3, H, W), got {tuple(pictures.shape)}")

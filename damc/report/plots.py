@@ -19,7 +19,7 @@ from torch import Tensor
 from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.report.figures import curves as draw_curves
-from damc.report.figures import new_figure, png_of, tidy
+from damc.report.figures import new_figure, pixels_of, png_of, tidy, tiles_of
 from damc.report.words import CURVES
 
 if TYPE_CHECKING:
@@ -119,11 +119,7 @@ def image_grid(
         labels: one short text for each image, drawn under it.
         names: one text for each row, drawn left of it.
     """
-    tiles = _pixels(images)
-    if columns < 1:
-        raise BadInput(f"columns must be at least 1, got {columns}")
-    if labels is not None and len(labels) != len(tiles):
-        raise BadInput(f"labels must be as many as the {len(tiles)} images, got {len(labels)}")
+    tiles = tiles_of(images, columns, labels)
     columns = min(columns, len(tiles))
     rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     under = None
@@ -151,7 +147,7 @@ def paired_grid(
             f"reconstructions must have the shape of the originals, {tuple(originals.shape)}, "
             f"got {tuple(reconstructions.shape)}"
         )
-    above, below = _pixels(originals), _pixels(reconstructions)
+    above, below = pixels_of(originals), pixels_of(reconstructions)
     if columns < 1:
         raise BadInput(f"columns must be at least 1, got {columns}")
     rows = []
@@ -172,7 +168,7 @@ def strips(
     if times is not None and len(times) != len(images):
         raise BadInput(f"times must be as many as the {len(images)} images, got {len(times)}")
     length, chains = images.shape[:2]
-    tiles = _pixels(images.transpose(0, 1).reshape(-1, *images.shape[2:]))
+    tiles = pixels_of(images.transpose(0, 1).reshape(-1, *images.shape[2:]))
     rows = list(tiles.reshape(chains, length, *tiles.shape[1:]))
     return _sheet(rows, path, scale, top=None if times is None else list(map(str, times)))
 
@@ -272,17 +268,6 @@ def traces(
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
 _DASHES = ("-", "--", "-.", ":")
 _INK = (40, 40, 40)
-
-
-def _pixels(images: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Images (N, C, H, W) in [-1, 1] as bytes, (N, H, W, 3)."""
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-        raise BadInput(f"images must have shape (N, 1 or 3, H, W), got {tuple(images.shape)}")
-    if not images.is_floating_point() or not torch.isfinite(images).all():
-        raise BadInput(f"images must be finite floats in [-1, 1], got {images.dtype} or others")
-    bytes_ = ((images.detach().cpu().float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-    array: np.ndarray[Any, np.dtype[np.uint8]] = bytes_.permute(0, 2, 3, 1).numpy()
-    return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
 
 
 def _sheet(

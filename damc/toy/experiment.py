@@ -7,12 +7,12 @@ the posterior (paper, appendix "Toy Examples"; the exact posterior is ours).
 
 from __future__ import annotations
 
-__all__ = ["long_run", "run_toy"]
+__all__ = ["long_run", "run_toy", "train_sampler"]
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -87,7 +87,7 @@ def run_toy(
     shown = most_divided(densities, settings.shown)
 
     frames = _Frames(settings, x[shown], pooled_x, drawing)
-    q, history = _train(model, target, settings, seed, training, frames, progress)
+    q, history = train_sampler(model, target, settings, seed, training, frames, progress)
     trained = time.perf_counter()
 
     clock = _Clock()
@@ -203,15 +203,26 @@ class _Clock:
         return self.last - before
 
 
-def _train(
+def train_sampler(
     model: ToyModel,
     target: Target,
     settings: ToySettings,
     seed: int,
     generator: torch.Generator,
-    frames: _Frames,
+    frames: Callable[[int, Amortizer], None],
     progress: bool,
 ) -> tuple[Amortizer, History]:
+    """q(z | x), learned from observations of the model.
+
+    Args:
+        model: where observations come from.
+        target: p(z | x) for chains, the model itself or one with counted calls.
+        settings: all choices.
+        seed: of the first weights.
+        generator: of everything else that is random.
+        frames: called after each iteration with its number and the EMA copy.
+        progress: show a bar.
+    """
     with global_seed(seed):
         q = Amortizer(
             2,

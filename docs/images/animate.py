@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,7 @@ from scipy import ndimage
 from torch import Tensor
 
 import damc
-from damc.kernels.independence import Independence
-from damc.kernels.mala import MALA
-from damc.randomness import global_seed
+from damc.toy.experiment import train_sampler
 from damc.toy.pictures import density_images, histogram, most_divided
 from damc.toy.problem import ToyModel
 from damc.toy.settings import ToySettings
@@ -44,29 +42,14 @@ def animate_toy(iterations: int = 90, shown: int = 4, points: int = 1000) -> lis
         shown: how many observations x, those whose posteriors have the most modes.
         points: samples of each.
     """
-    settings = replace(ToySettings(), batch=250, widths=(64, 128, 128))
+    settings = replace(ToySettings(), iterations=iterations, batch=250, widths=(64, 128, 128))
     model, data = ToyModel(seed=0), torch.Generator().manual_seed(0)
     _, x = model.draw(8, data)
     exact = density_images(model.grid_posteriors(x))
     chosen = most_divided(exact, shown)
     x, exact = x[chosen], exact[chosen]
-    with global_seed(0):
-        q = damc.Amortizer(
-            2,
-            context=2,
-            embedding=settings.embedding,
-            capacity=settings.capacity,
-            widths=settings.widths,
-            solver=settings.solver,
-            steps=settings.solver_steps,
-            gamma=settings.gamma,
-        )
     when = {round(iterations ** (k / 27)) for k in range(28)}  # ever longer steps
     frames: list[Image] = []
-
-    def observations() -> Iterator[Tensor]:
-        while True:
-            yield model.draw(settings.batch, data)[1]
 
     def keep(k: int, copy: damc.Amortizer) -> None:
         if k + 1 in when:
@@ -74,25 +57,7 @@ def animate_toy(iterations: int = 90, shown: int = 4, points: int = 1000) -> lis
             found = [copy.sample(points, x=one[None], generator=seed)[:, 0] for one in x]
             frames.append(_toy_frame(found, exact, k + 1))
 
-    local = MALA(settings.step_size, 1, target_acceptance=None)
-    damc.distill(
-        q,
-        model,
-        Independence(steps=settings.steps, proposal=model.pinwheel, local=local),
-        iterations=iterations,
-        contexts=observations(),
-        updates=settings.updates,
-        p_uncond=settings.p_uncond,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        ema=settings.ema,
-        fresh=settings.fresh,
-        sampling={"solver": settings.start_solver, "steps": settings.start_steps},
-        clip=settings.clip,
-        generator=data,
-        progress=False,
-        callback=keep,
-    )
+    train_sampler(model, model, settings, 0, data, keep, progress=False)
     return frames
 
 
@@ -125,6 +90,7 @@ def write_gif(path: Path, frames: Sequence[Image], milliseconds: int, colors: in
     palette = frames[-1].quantize(colors)
     plain = [frame.quantize(palette=palette, dither=0) for frame in frames]
     times = [milliseconds] * (len(plain) - 1) + [HOLD]
+    path.parent.mkdir(parents=True, exist_ok=True)
     plain[0].save(
         path, save_all=True, append_images=plain[1:], duration=times, loop=0, optimize=True
     )

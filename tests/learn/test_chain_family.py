@@ -237,7 +237,7 @@ def test_what_a_trained_learner_gives(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["abp", "damc-g"])
-def test_inference_climbs_from_noise_too(method: str) -> None:
+def test_inference_ascends_from_noise_too(method: str) -> None:
     learner = make(method)
     options = {"source": "gaussian"} if method == "damc-g" else {}
     z0 = learner.infer(X, steps=0, generator=seeded(), **options)

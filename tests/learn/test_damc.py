@@ -392,6 +392,12 @@ def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
     torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
 
 
+def test_warming_up_needs_an_encoder() -> None:
+    model = make().model
+    with pytest.raises(BadInput, match="the amortizer must have an encoder to warm up"):
+        DAMC(model, Amortizer(3), replace(QUICK, warm_up=0.5, horizon=4))
+
+
 def test_the_last_iteration_has_chains_however_few_there_are() -> None:
     for horizon in (1, 2):
         learner = make(replace(QUICK, warm_up=0.9, horizon=horizon))

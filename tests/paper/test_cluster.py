@@ -59,22 +59,15 @@ def test_a_cluster_makes_the_table(tmp_path: Path) -> None:
     told: list[str] = []
     with cluster(1, processes=False) as client:
         address = client.scheduler.address
-        run_cells(
-            find_table("steps"),
-            options,
-            tmp_path,
-            cluster=address,
-            report=lambda cell, state: told.append(state),
-        )
-        assert told == ["sent", "done"]
-        run_cells(
-            find_table("steps"),
-            options,
-            tmp_path,
-            cluster=address,
-            report=lambda cell, state: told.append(state),
-        )
-        assert told == ["sent", "done", "kept"]
+        for expected in (["sent", "done"], ["sent", "done", "kept"]):
+            run_cells(
+                find_table("steps"),
+                options,
+                tmp_path,
+                cluster=address,
+                report=lambda cell, state: told.append(state),
+            )
+            assert told == expected
         with pytest.raises(BadInput, match="processes must be left out with a cluster, got 2"):
             run_cells(find_table("steps"), options, tmp_path, cluster=address, processes=2)
     (found,) = figures(tmp_path, options).values()
