@@ -21,17 +21,17 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from damc.amortize import EMA, Amortizer
 from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.learner import Learner
+from damc.learn.optimizers import LearningRate
 from damc.learn.parts import (
     Chain,
     Metrics,
-    autoencoder_step,
     decoder_step,
     energy_step,
     prior_sampler_step,
@@ -56,7 +56,9 @@ from damc.learn.sources import (
 )
 from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
+from damc.learn.warm_up import CodeHead, autoencoder_steps
 from damc.nets.networks import Networks
+from damc.randomness import batch_rows
 
 Self = TypeVar("Self", bound="DAMC")
 
@@ -64,11 +66,14 @@ VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
-REFITS = 20
-"""At most so often the mixture under a q(z) of its own is fitted again while chains run."""
+REFITS = (0.25, 0.5, 0.75)
+"""Shares of the iterations with chains after which the mixture under q(z) is fitted again."""
 
-REFIT_EVERY = 20
-"""And at least so many iterations apart, since a fit costs several of them."""
+WARM_RATE = 0.7
+"""How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
+
+WARM_AMORTIZER = 0.5
+"""Share of the warm-up in which the amortizer learns codes; earlier ones are not worth it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,9 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
+    warm_up_batch: int = 32  # images of one update of the auto-encoder
+    warm_up_rate: float = 5e-4
+    standardize_codes: bool = False  # of the auto-encoder, to the moments of N(0, I)
 
 
 def algorithm_1(
@@ -191,6 +199,8 @@ class DAMC(Learner):
         )
         add = partial(self.optimizers.add, betas=s.betas)
         self.stages = Stages(s.warm_up, s.horizon)
+        begin = self.stages.begin
+        self._refits = {begin + int(share * (s.horizon - begin)) for share in REFITS} - {begin}
         rate = partial(self.stages.rate, decay=s.decay, stage=2)
         add("decoder", model.decoder.parameters(), rate(s.decoder_rate))
         if model.prior.energy is not None:
@@ -207,11 +217,12 @@ class DAMC(Learner):
             encoder = amortizer.encoder
             if encoder is None:
                 raise BadInput("the amortizer must have an encoder to warm up, got none")
-            self.head = nn.Sequential(
-                nn.LeakyReLU(0.2), nn.Linear(amortizer.denoiser.embedding, model.latent_dim)
+            self.head = CodeHead(
+                amortizer.denoiser.embedding, model.latent_dim, standardize=s.standardize_codes
             )
             weights = [p for m in (model.decoder, encoder, self.head) for p in m.parameters()]
-            add("autoencoder", weights, self.stages.rate(s.decoder_rate, s.decay, stage=1))
+            horizon = max(round(self.stages.begin / WARM_RATE), 1)
+            add("autoencoder", weights, LearningRate(s.warm_up_rate, s.decay, horizon))
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> DAMCSettings:
@@ -247,30 +258,27 @@ class DAMC(Learner):
         return metrics
 
     def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
-        """Decoder and encoder learn as an auto-encoder, and the amortizer learns its codes."""
-        z, metrics = autoencoder_step(self.model, self.amortizer, self.head, x, self.update)
-        metrics |= sampler_step(
-            self.amortizer,
-            x,
-            z,
-            generator,
-            update=self.update,
-            updates=1,
-            encoder_updates=0,
-            p_uncond=self.settings.p_uncond,
+        """Decoder and encoder learn as an auto-encoder; later the amortizer learns its codes."""
+        s = self.settings
+        updates = max(1, batch_rows(len(x), generator) // s.warm_up_batch)
+        z, metrics = autoencoder_steps(
+            self.model, self.amortizer, self.head, x, self.update, updates=updates
         )
-        if self.store is not None:
-            self.store.add(z)
+        if self.iteration >= (1 - WARM_AMORTIZER) * self.stages.begin:
+            metrics |= sampler_step(
+                self.amortizer,
+                x,
+                z,
+                generator,
+                update=self.update,
+                updates=1,
+                encoder_updates=0,
+                p_uncond=s.p_uncond,
+            )
+            if self.store is not None:
+                self.store.add(z)
         self._count()
         return metrics
-
-    def _refits(self) -> bool:
-        """Whether the mixture is fitted in this iteration: at equal distances, and at the ends."""
-        done = self.iteration + 1 - self.stages.begin
-        last = self.settings.horizon - self.stages.begin
-        every = max(last // REFITS, REFIT_EVERY)
-        first = 1 if self.stages.begin else min(every, last)  # the warm-up has filled the store
-        return done == first or done % every == 0 or (done == last and last % every > every // 2)
 
     def _count(self) -> None:
         self.iteration += 1
@@ -294,8 +302,11 @@ class DAMC(Learner):
             unconditional=s.unconditional,
         )
         if self.store is not None and self.prior_sampler is not None:
+            if self.iteration == self.stages.begin:  # codes of the warm-up, if there was one
+                self.prior_sampler.fit(self.store)
+                self.store.clear()
             self.store.add(z_pos)
-            if self._refits():
+            if self.iteration in self._refits:
                 self.prior_sampler.fit(self.store)
             metrics |= prior_sampler_step(
                 self.prior_sampler,

@@ -5,7 +5,6 @@
     energy_step    down the gradient of  E_p(z|x) E(z) - E_p(z) E(z)
     sampler_step   down the denoising loss of q(z | x), q(z) at samples of p(z | x)
     prior_sampler_step   the same of a q(z) of its own, at stored samples
-    autoencoder_step     encoder and decoder together, down -log p(x, z): no chain
 
 The first two updates are equation 2 of the paper, the last is its equation 7.
 """
@@ -16,7 +15,6 @@ __all__ = [
     "Chain",
     "Metrics",
     "Update",
-    "autoencoder_step",
     "decoder_step",
     "energy_step",
     "prior_sampler_step",
@@ -92,27 +90,6 @@ def decoder_step(
     return {
         "mse": errors[0] / x[0].numel(),  # of the samples, before any update
         "z_norm": z.square().mean(),
-        "decoder_gradient": norm,
-    }
-
-
-def autoencoder_step(
-    model: LatentModel, q: Amortizer, head: nn.Module, x: Tensor, update: Update
-) -> tuple[Tensor, Metrics]:
-    """One step of decoder, q's encoder and a head on it towards the likeliest z for each x.
-
-    The loss is -2 sigma^2 log p(x, z) at z = head(encoder(x)), under the prior N(0, I) and up to
-    a constant. It costs one pass through the decoder and back; chains cost many.
-
-    Returns:
-        z ``(B, d)``, and how it went.
-    """
-    z = head(q.embed(x))
-    error, size = model.squared_error(x, z).mean(), z.square().sum(1).mean()
-    norm = update("autoencoder", error + model.sigma**2 * size)
-    return z.detach(), {
-        "mse": error.detach() / x[0].numel(),
-        "z_norm": size.detach() / z.shape[1],
         "decoder_gradient": norm,
     }
 

@@ -112,24 +112,29 @@ _LAPTOP: dict[str, Any] = {
 }
 
 _DAMC: dict[str, Any] = {
-    # Where DAMC departs from the paper: an auto-encoder first, an eighth of the cost of chains an
-    # iteration; then short chains, from each of which the decoder learns several times; and a
-    # q(z) of its own, which learns stored samples at no decoder's cost.
-    "warm_up": 0.85,
+    # Where DAMC departs from the paper: an auto-encoder first, a fifth of the cost of chains an
+    # iteration; then short chains, and a q(z) of its own, which learns stored samples at no
+    # decoder's cost.
+    "warm_up": 0.94,
+    "beta1": 0.9,
+    "decoder_rate": 3e-4,
     "posterior_steps": 5,
-    "decoder_updates": 6,
+    "decoder_updates": 2,
+    "updates": 3,
     "prior_starts": "noise",
     "store": 10_000,
-    "store_updates": 2,
+    "store_updates": 4,
 }
 
 _DAMC_MLP: dict[str, Any] = {
     **_DAMC,
-    "warm_up": 0.0,
-    "decoder_updates": 4,
+    "warm_up": 0.92,
+    "warm_up_batch": 64,
+    "warm_up_rate": 7e-4,
+    "standardize_codes": True,
     "encoder_updates": 2,
 }
-"""The same for fully connected decoders, whose updates are cheap beside the amortizer's."""
+"""The same for fully connected decoders."""
 
 
 def laptop_recipe(*, mlp: bool = False, **changes: Any) -> Recipe:
@@ -171,8 +176,8 @@ _SMALL = (
             embedding=64,
             amortizer={"capacity": 0.5},
         ),
-        iterations=1000,
-        minutes=2,
+        iterations=3000,
+        minutes=1,
         sigma=0.3,
         mlp=True,
     ),
@@ -187,8 +192,8 @@ _SMALL = (
             embedding=256,
             amortizer={"capacity": 0.5},
         ),
-        iterations=3600,
-        minutes=30,
+        iterations=12_000,
+        minutes=6,
         sigma=0.3,
         mlp=True,
         energy_penalty=0.02,
@@ -204,8 +209,8 @@ _SMALL = (
             embedding=256,
             amortizer={"capacity": 0.5},
         ),
-        iterations=1200,
-        minutes=4,
+        iterations=5000,
+        minutes=3,
         sigma=0.3,
         mlp=True,
         energy_penalty=0.01,
@@ -242,7 +247,7 @@ _SMALL = (
             amortizer={"capacity": 0.5},
         ),
         iterations=3500,
-        minutes=10,
+        minutes=6,
         sigma=0.3,
         posterior_steps=20,
         encoder_updates=1,
@@ -260,7 +265,7 @@ _SMALL = (
             amortizer={"capacity": 0.5},
         ),
         iterations=3000,
-        minutes=10,
+        minutes=5,
         flip=True,
         sigma=0.3,
         posterior_steps=20,
@@ -272,5 +277,5 @@ _SMALL = (
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in (*_PAPER, *_SMALL)}
 """Every preset by name."""
 
-DEMO = ("mnist-5k", "mnist-5k-small", 1200)
+DEMO = ("mnist-5k", "mnist-5k-small", 5000)
 """What `damc demo` trains: data, preset, iterations."""

@@ -15,6 +15,7 @@ __all__ = [
     "broadcast",
     "largest",
     "mean_of_all",
+    "mean_with_gradient",
     "meet",
     "of_all_processes",
     "rank",
@@ -87,6 +88,16 @@ def mean_of_all(values: Tensor) -> Tensor:
     values = values.clone()
     _told(dist.all_reduce, values)
     return values / dist.get_world_size()
+
+
+def mean_with_gradient(values: Tensor) -> Tensor:
+    """The mean of a tensor over processes, through which gradients flow to each of them."""
+    if not _several():
+        return values
+    from torch.distributed.nn.functional import all_reduce
+
+    total: Tensor = _told(all_reduce, values)
+    return total / dist.get_world_size()
 
 
 def largest(value: int, device: torch.device | str = "cpu") -> int:

@@ -125,6 +125,7 @@ _POSITIVE = {
     "energy_rate",
     "encoder_rate",
     "amortizer_rate",
+    "warm_up_rate",
     "clip",
 }
 _COUNTS = {
@@ -150,6 +151,7 @@ _COUNTS = {
     "store_batch",
     "store_components",
     "store_updates",
+    "warm_up_batch",
 }
 _NOT_NEGATIVE = {
     "energy_penalty",

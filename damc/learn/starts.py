@@ -152,6 +152,10 @@ class Store(nn.Module):
         self.points[place] = z.to(self.points)
         self.written += len(z)
 
+    def clear(self) -> None:
+        """Forgets all points."""
+        self.written.zero_()
+
     @property
     def known(self) -> Tensor:
         """Those that were written so far, ``(N, d)``."""

@@ -16,6 +16,7 @@ from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
 from damc.learn.sharing import count
+from damc.learn.warm_up import CodeHead
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
@@ -335,41 +336,54 @@ def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
 
 def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
     learner = make(replace(QUICK, store=100, store_components=2, horizon=60, warm_up=0.05))
-    fits: list[int] = []
+    fits: list[tuple[int, int]] = []
     q = learner.prior_sampler
     assert q is not None
-    q.fit = lambda store: fits.append(learner.iteration)  # type: ignore[method-assign]
+    q.fit = lambda store: fits.append((learner.iteration, len(store.known)))  # type: ignore[method-assign]
     for k in range(60):
         learner.step(X, INDEX, seeded(k))
-    assert fits == [3, 22, 42, 59]  # when chains begin, every 20 of their iterations, at the end
+    # To the codes of the last iteration of the warm-up; then to posterior samples alone.
+    assert fits == [(3, 6), (17, 15 * 6), (31, 100), (45, 100)]
 
 
 def test_it_warms_up_as_an_auto_encoder() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=4, store=100))
+    learner = make(replace(QUICK, warm_up=0.5, horizon=8, store=100))
     decoder, encoder = learner.model.decoder, learner.amortizer.encoder
     assert isinstance(decoder, Counted) and isinstance(encoder, Counted)
     with torch.no_grad():
         z = learner.head(learner.amortizer.embed(X))
         error = learner.model.squared_error(X, z).mean() / X[0].numel()
-    decoder.rows.clear()
-    metrics = learner.step(X, INDEX, seeded())
-    torch.testing.assert_close(metrics["mse"], error)
-    assert decoder.rows == [6]  # one pass, and no chain
-    assert learner.store is not None and learner.store.points[:6].equal(z)
-
     start = make(learner.settings)
 
     def same(part: str) -> list[bool]:
         pairs = zip(*(weights(one.get_submodule(part)) for one in (learner, start)), strict=True)
         return [a.equal(b) for a, b in pairs]
 
+    decoder.rows.clear()
+    metrics = learner.step(X, INDEX, seeded())
+    torch.testing.assert_close(metrics["mse"], error)
+    assert decoder.rows == [6]  # one pass, and no chain
     for part in ("model.decoder", "amortizer.encoder", "head"):
         assert not any(same(part)), part
+    assert all(same("amortizer.denoiser"))  # codes are not worth learning yet
+    learner.step(X, INDEX, seeded())
+    with torch.no_grad():
+        z = learner.head(learner.amortizer.embed(X))
+    learner.step(X, INDEX, seeded())
     assert not all(same("amortizer.denoiser"))
+    assert learner.store is not None and learner.store.points[:6].equal(z)
     for part in ("model.prior", "prior_sampler"):
         assert all(same(part)), part
     assert "displacement" not in learner.step(X, INDEX, seeded())
     assert "displacement" in learner.step(X, INDEX, seeded())
+
+
+def test_the_warm_up_makes_an_update_for_every_few_images() -> None:
+    learner = make(replace(QUICK, warm_up=0.5, horizon=8, warm_up_batch=2))
+    assert isinstance(learner.model.decoder, Counted)
+    learner.model.decoder.rows.clear()
+    learner.step(X, INDEX, seeded())
+    assert learner.model.decoder.rows == [2, 2, 2]
 
 
 def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
@@ -390,6 +404,17 @@ def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
         joint = learner.model.posterior(X)(z) + learner.model.prior.energy(z)
     learner.step(X, INDEX, seeded())
     torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
+
+
+def test_standardized_codes_have_the_moments_of_the_prior() -> None:
+    head = CodeHead(5, 3, standardize=True)
+    e = 3 + 7 * torch.randn(50, 5, generator=seeded())
+    z = head(e)
+    torch.testing.assert_close(z.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(z.var(0, correction=0), torch.ones(3))
+    with torch.no_grad():  # so that no scale of the weights is worth learning
+        head.linear.weight *= 10
+    torch.testing.assert_close(head(e), z, atol=1e-4, rtol=0)
 
 
 def test_warming_up_needs_an_encoder() -> None:
