@@ -20,7 +20,6 @@ from damc.amortize import Amortizer
 from damc.learn.abp import ABP, ABPSettings
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics, sampler_step
-from damc.learn.presets import Recipe
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Draw, Infer, amortizer_draw, amortizer_inference
 from damc.learn.stages import Stages
@@ -68,6 +67,15 @@ class LatentDiffusion(Learner):
     """
 
     settings_type: ClassVar[Any] = LatentDiffusionSettings
+    recipe_settings: ClassVar[tuple[str, ...]] = (
+        "posterior_steps",
+        "posterior_step_size",
+        "updates",
+        "p_uncond",
+        "amortizer_rate",
+        "amortizer_weight_decay",
+        "test_steps",
+    )
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
     stage_learners: ClassVar[tuple[str, ...]] = ("base",)
@@ -89,20 +97,6 @@ class LatentDiffusion(Learner):
             self.stages.rate(s.amortizer_rate, s.decay, 2),
             betas=s.betas,
             weight_decay=s.amortizer_weight_decay,
-        )
-
-    @classmethod
-    def settings_from(cls, recipe: Recipe) -> LatentDiffusionSettings:
-        """The recipe's likelihood, posterior chains and rates, and how its amortizer learns."""
-        return LatentDiffusionSettings(
-            **recipe.block(ModelSettings),
-            posterior_steps=recipe.posterior_steps,
-            posterior_step_size=recipe.posterior_step_size,
-            updates=recipe.updates,
-            p_uncond=recipe.p_uncond,
-            amortizer_rate=recipe.amortizer_rate,
-            amortizer_weight_decay=recipe.amortizer_weight_decay,
-            test_steps=recipe.test_steps,
         )
 
     @classmethod

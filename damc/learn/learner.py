@@ -36,8 +36,8 @@ Self = TypeVar("Self", bound="Learner")
 class Learner(Shared):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
-    A subclass writes `settings_from` and `build`, which set it up, `step`, one iteration, and
-    declares what it can do: the ways of drawing in `draws`, and by the class attributes below. Its
+    A subclass writes `build`, which sets it up, and `step`, one iteration, and declares what it can
+    do: the ways of drawing in `draws`, and by the class attributes below. Its
     networks are submodules, so that `state_dict` holds all weights; `resume_state` holds
     everything else that the next iteration depends on.
 
@@ -50,6 +50,7 @@ class Learner(Shared):
         name: by which `LEARNERS` knows it.
         about: one line for `damc methods`.
         settings_type: a frozen dataclass of its choices.
+        recipe_settings: choices that a preset's recipe gives, beside those of whole groups.
         takes_presets: whether `build` takes the networks of any preset.
         inference: "chain" if `infer` makes posterior moves and takes `steps`, "encoder" if it is
             one pass, None if there is none.
@@ -63,6 +64,7 @@ class Learner(Shared):
     name: ClassVar[str]
     about: ClassVar[str] = ""
     settings_type: ClassVar[Any]
+    recipe_settings: ClassVar[tuple[str, ...]] = ()
     takes_presets: ClassVar[bool] = True
     inference: ClassVar[str | None] = None
     score: ClassVar[str | None] = None
@@ -85,9 +87,11 @@ class Learner(Shared):
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> Any:
-        """The method's settings for a preset: by default the groups that it shares with recipes."""
-        shared = [group for group in cls.settings_type.__bases__ if issubclass(Recipe, group)]
-        return cls.settings_type(**recipe.block(*shared))
+        """The method's settings for a preset: the groups that its `settings_type` inherits directly
+        and its `recipe_settings`, as the recipe has them; all others are the defaults."""
+        groups = [group for group in cls.settings_type.__bases__ if issubclass(Recipe, group)]
+        single = {name: getattr(recipe, name) for name in cls.recipe_settings}
+        return cls.settings_type(**recipe.block(*groups, **single))
 
     @classmethod
     def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
