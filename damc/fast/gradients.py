@@ -5,7 +5,7 @@ gradients to the latent points alone. `pullback` prepares a network for that: li
 convolutions and activations are written out without a graph, with the weights packed once as the
 products read them fastest. Every other layer is left to autograd, and so is a layer that is not
 quite what its type says: a subclass, one with hooks (weight norm, spectral norm and pruning are
-hooks or a type of their own), one whose `forward` was replaced.
+hooks or other types), one whose `forward` was replaced.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from damc.nets.networks import Networks
 class NALRSettings(ChainSettings, PriorSettings):
     """Choices of NALR; the defaults are those of the DAMC authors' script.
 
-    They train the model for 25,000 iterations, whatever comes after; here it is a share of the
+    They train the model for 25,000 iterations before the amortizer; here for a share of the
     horizon.
     """
 
