@@ -19,6 +19,7 @@ from damc.learn.presets import find_preset
 from damc.learn.sri import SRI, SRISettings
 from damc.learn.starts import NoiseStarts
 from damc.train.feed import batches
+from tests.reference.energies import Zero
 
 FAMILY = ("lebm", "lebm-persistent", "abp", "sri", "sri-l5", "damc-g", "nalr", "vi-lebm")
 ENERGIES = {"lebm", "lebm-persistent", "nalr", "vi-lebm"}
@@ -48,17 +49,6 @@ def seeded(seed: int = 1) -> torch.Generator:
 
 def same(a: nn.Module, b: nn.Module) -> bool:
     return all(p.equal(q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
-
-
-class Zero(nn.Module):
-    """An energy fixed at zero, whose gradient passes through it all the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z.sum(1) * 0 + self.unused * 0
 
 
 @pytest.mark.parametrize("zero", [True, False])
