@@ -11,7 +11,7 @@ __all__ = ["ABPDiffusion", "LatentDiffusion", "LatentDiffusionSettings", "VAEDif
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ from damc.learn.sources import Draw, Infer, amortizer_draw, amortizer_inference
 from damc.learn.stages import Stages
 from damc.learn.vae import VAE, VAESettings
 from damc.nets.networks import Networks
-
-Self = TypeVar("Self", bound="LatentDiffusion")
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class LatentDiffusion(Learner):
         raise NotImplementedError
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         base = cls.build_base(networks, settings)
         return cls(base, networks.build_amortizer(), settings, networks)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ from damc.report.history import TrainingHistory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Self = TypeVar("Self", bound="Learner")
 
 
 class Learner(Shared):
@@ -94,12 +92,12 @@ class Learner(Shared):
         return cls.settings_type(**recipe.block(*groups, **single))
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         raise NotImplementedError
 
     @classmethod
-    def from_preset(cls: type[Self], preset: str | Preset, **changes: Any) -> Self:
+    def from_preset(cls, preset: str | Preset, **changes: Any) -> Self:
         """A learner of a preset, with settings changed by keyword.
 
         Example:
@@ -117,7 +115,7 @@ class Learner(Shared):
         return cls.build(found.networks, settings)
 
     @classmethod
-    def for_data(cls: type[Self], data: Any, **changes: Any) -> Self:
+    def for_data(cls, data: Any, **changes: Any) -> Self:
         """A learner whose networks and settings are sized by images, with settings changed.
 
         Args:
@@ -143,7 +141,7 @@ class Learner(Shared):
         return {"networks": asdict(self.networks), "settings": settings}
 
     @classmethod
-    def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
         if config.get("networks") is None:
             raise BadInput(
