@@ -20,10 +20,10 @@ Description = dict[str, Any]
 
 DECODER_KINDS: dict[str, Callable[..., nn.Module]] = {
     "conv": lambda latent_dim, shape, rows, **options: nets.conv_decoder(
-        latent_dim, nets.DECODERS[rows], shape[0], **options
+        latent_dim, _rows(nets.DECODERS, rows), shape[0], **options
     ),
     "hybrid": lambda latent_dim, shape, rows, **options: nets.mlp_conv_decoder(
-        latent_dim, shape, nets.HYBRIDS[rows], **options
+        latent_dim, shape, _rows(nets.HYBRIDS, rows), **options
     ),
     "mlp": nets.mlp_decoder,
 }
@@ -31,7 +31,7 @@ DECODER_KINDS: dict[str, Callable[..., nn.Module]] = {
 
 ENCODER_KINDS: dict[str, Callable[..., nn.Module]] = {
     "conv": lambda shape, embedding, rows, **options: nets.conv_encoder(
-        shape, nets.ENCODERS[rows], embedding, **options
+        shape, _rows(nets.ENCODERS, rows), embedding, **options
     ),
     "mlp": lambda shape, embedding, **options: nets.mlp_encoder(
         shape, embedding=embedding, **options
@@ -105,6 +105,13 @@ class Networks:
         # The order of building decides which weights a seed gives.
         built = self.build_energy() if energy else None
         return LatentModel(self.build_decoder(), built, self.latent_dim, sigma)
+
+
+def _rows(table: Mapping[str, Any], name: str) -> Any:
+    """The layers of that name."""
+    if name not in table:
+        raise BadInput(f"rows must be one of {', '.join(table)}, got {name!r}")
+    return table[name]
 
 
 def _build(
