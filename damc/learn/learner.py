@@ -35,9 +35,9 @@ class Learner(Shared):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
     A subclass writes `build`, which sets it up, and `step`, one iteration, and declares what it can
-    do: the ways of drawing in `draws`, and by the class attributes below. Its
-    networks are submodules, so that `state_dict` holds all weights; `resume_state` holds
-    everything else that the next iteration depends on.
+    do: the ways of drawing in `draws`, and by the class attributes below. Its networks are
+    submodules, so that `state_dict` holds all weights; `resume_state` holds everything else that
+    the next iteration depends on.
 
     Args:
         settings: the method's choices, of `settings_type`.
