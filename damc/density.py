@@ -36,7 +36,7 @@ Target = Any  # a callable (z) or (z, x) -> (B,), or an object with such a `log_
 
 @dataclass(frozen=True)
 class WithGradient:
-    """A log-density with a gradient of its own.
+    """A log-density with its own gradient.
 
     Args:
         log_prob: log p~(z), ``(B, d)`` to ``(B,)``.

@@ -106,7 +106,7 @@ class Posterior:
 
 @freezes(Posterior)
 def _frozen_posterior(posterior: Posterior) -> WithGradient | None:
-    """Both gradients added, if the prior has one of its own or can be prepared."""
+    """Both gradients added, if the prior offers one or can be prepared."""
     prior = frozen(posterior.prior)
     if not hasattr(prior, "value_and_grad"):
         return None
@@ -160,7 +160,7 @@ class LatentModel(nn.Module):
         return self.prior.log_prob(z) + self.log_likelihood(x, z)
 
     def prior_of(self, x: Tensor) -> EnergyPrior:
-        """The prior, whatever x: the target of chains that belong to no image."""
+        """The prior, which does not depend on x: the target of chains that belong to no image."""
         return self.prior
 
     def posterior(self, x: Tensor) -> Posterior:

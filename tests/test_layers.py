@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,15 @@ def tree(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "damc", tmp_path / "damc", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
+
+
+def test_contributors_read_the_layers_of_the_contract() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [set(re.findall(r"\w+", layer)) for layer in contract["contracts"][0]["layers"]]
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Layers")[1]
+    block = re.search(r"```\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    assert [set(line.split()) for line in block[1].splitlines()] == layers
 
 
 def test_the_layers_hold(tree: Path) -> None:

@@ -24,7 +24,6 @@ __all__ = [
     "BACKGROUNDS",
     "Pixels",
     "Reading",
-    "from_pil",
     "orientation",
     "pixels_of",
     "scaled",
@@ -84,14 +83,6 @@ class Pixels(NamedTuple):
     array: NDArray[Any]
     changes: tuple[str, ...]
     stored: int
-
-
-def from_pil(image: Image, what: str, reading: Reading | None = None) -> NDArray[Any]:
-    """A Pillow image as uint8, or float32 in [-1, 1] if it has more bits, `(C, H, W)`."""
-    reading = reading or Reading()
-    pixels = pixels_of(image, what, reading.background)
-    bits = reading.bits.get(image.format or "")
-    return scaled(pixels.array, bits, what)
 
 
 def pixels_of(image: Image, what: str, background: str = "white") -> Pixels:

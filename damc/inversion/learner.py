@@ -29,7 +29,7 @@ from damc.learn.damc import algorithm_1
 from damc.learn.learner import Learner
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import Chain, Metrics, energy_step, sampler_step
-from damc.learn.sources import Draw, Infer
+from damc.learn.sources import Draw, Infer, energy_draw, noise_draw
 from damc.learn.starts import NoiseStarts, Starts
 from damc.randomness import normal_like
 
@@ -268,14 +268,8 @@ class Inversion(Learner):
 
     def draws(self) -> Mapping[str, Draw]:
         """Langevin on the energy of codes, from N(0, I)."""
-
-        def energy(n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
-            z = torch.empty(n, self.problem.dim, device=self.problem.mean.device)
-            z = z.normal_(generator=generator)
-            chain = self.prior_chain
-            return chain.kernel.run(z, self.energy_prior, generator, steps=steps)[0].z
-
-        return {"energy": energy}
+        gaussian = noise_draw(self.energy_prior, self.problem.dim)
+        return {"energy": energy_draw(self.energy_prior, self.prior_chain.kernel, gaussian)}
 
     def decode(self, z: Tensor) -> Tensor:
         """Images of standardized codes z ``(B, d)``."""

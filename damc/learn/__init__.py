@@ -48,7 +48,7 @@ LEARNERS: dict[str, type[Learner]] = {
         ABPDiffusion,
     )
 }
-"""Every way of learning by its name; a new one is a file of its own and a name here."""
+"""Every way of learning by its name; a new one is a file and a class here."""
 
 METHODS = {name: learner for name, learner in LEARNERS.items() if learner.takes_presets}
 """Those that learn a model of images on the networks of any preset."""

@@ -30,7 +30,6 @@ from damc.learn.learner import Learner
 from damc.learn.ncp import contrast
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import Chain, Metrics, decoder_step
-from damc.learn.presets import Recipe
 from damc.learn.settings import KERNELS, ChainSettings
 from damc.learn.starts import NoiseStarts, standard_normal
 from damc.nets import mlp_energy
@@ -73,6 +72,13 @@ class AdaptiveCE(Learner):
     name: ClassVar[str] = "adaptive-ce"
     about: ClassVar[str] = "energy prior as a product of density ratios, learned in stages"
     settings_type: ClassVar[Any] = AdaptiveCESettings
+    recipe_settings: ClassVar[tuple[str, ...]] = (
+        "prior_steps",
+        "prior_step_size",
+        "energy_rate",
+        "prior_sample_steps",
+        "prior_sample_step_size",
+    )
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
 
@@ -105,18 +111,6 @@ class AdaptiveCE(Learner):
             start = -(-k * s.horizon // s.stages)
             rate = LearningRate(s.energy_rate, s.decay, length, start=start)
             add(f"ratio{k}", energy.parameters(), rate)
-
-    @classmethod
-    def settings_from(cls, recipe: Recipe) -> AdaptiveCESettings:
-        """The recipe's chains and rates."""
-        return AdaptiveCESettings(
-            **recipe.block(ChainSettings),
-            prior_steps=recipe.prior_steps,
-            prior_step_size=recipe.prior_step_size,
-            energy_rate=recipe.energy_rate,
-            prior_sample_steps=recipe.prior_sample_steps,
-            prior_sample_step_size=recipe.prior_sample_step_size,
-        )
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> AdaptiveCE:

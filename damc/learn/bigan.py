@@ -42,7 +42,7 @@ class BiGANSettings(OptimizerSettings):
 
 
 class BiGAN(Learner):
-    """Decoder g and encoder e deceive a critic D, who tells pairs (x, e(x)) from pairs (g(z), z).
+    """Decoder g and encoder e deceive a critic D, which tells pairs (x, e(x)) from pairs (g(z), z).
 
         D:  mean softplus(-D(x, e(x))) + mean softplus(D(g(z), z)) + (gamma / 2) mean |grad D|^2
         g:  mean softplus(-D(g(z), z))
@@ -54,8 +54,8 @@ class BiGAN(Learner):
     never comes to invert g. Its gamma is `gradient_penalty` times how many numbers an image has.
 
     An image that is unlike the data comes back from g(e(x)) changed, which is the anomaly score
-    (see `anomaly_score`). As in the authors' code, copies of the three networks that follow them
-    slowly are what is used: by `sample`, `infer` and all else.
+    (see `anomaly_score`). As in the authors' code, EMA copies of the three networks are
+    what `sample`, `infer` and everything else use.
 
     Args:
         learned: the three networks.
@@ -65,7 +65,7 @@ class BiGAN(Learner):
 
     Attributes:
         learned: the networks that learn.
-        used: their slow copies.
+        used: their EMA copies.
     """
 
     name: ClassVar[str] = "bigan-sigma"

@@ -11,7 +11,7 @@ __all__ = ["ABPDiffusion", "LatentDiffusion", "LatentDiffusionSettings", "VAEDif
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,14 +20,11 @@ from damc.amortize import Amortizer
 from damc.learn.abp import ABP, ABPSettings
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics, sampler_step
-from damc.learn.presets import Recipe
 from damc.learn.settings import ModelSettings
 from damc.learn.sources import Draw, Infer, amortizer_draw, amortizer_inference
 from damc.learn.stages import Stages
 from damc.learn.vae import VAE, VAESettings
 from damc.nets.networks import Networks
-
-Self = TypeVar("Self", bound="LatentDiffusion")
 
 
 @dataclass(frozen=True)
@@ -68,6 +65,15 @@ class LatentDiffusion(Learner):
     """
 
     settings_type: ClassVar[Any] = LatentDiffusionSettings
+    recipe_settings: ClassVar[tuple[str, ...]] = (
+        "posterior_steps",
+        "posterior_step_size",
+        "updates",
+        "p_uncond",
+        "amortizer_rate",
+        "amortizer_weight_decay",
+        "test_steps",
+    )
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
     stage_learners: ClassVar[tuple[str, ...]] = ("base",)
@@ -92,26 +98,12 @@ class LatentDiffusion(Learner):
         )
 
     @classmethod
-    def settings_from(cls, recipe: Recipe) -> LatentDiffusionSettings:
-        """The recipe's likelihood, posterior chains and rates, and how its amortizer learns."""
-        return LatentDiffusionSettings(
-            **recipe.block(ModelSettings),
-            posterior_steps=recipe.posterior_steps,
-            posterior_step_size=recipe.posterior_step_size,
-            updates=recipe.updates,
-            p_uncond=recipe.p_uncond,
-            amortizer_rate=recipe.amortizer_rate,
-            amortizer_weight_decay=recipe.amortizer_weight_decay,
-            test_steps=recipe.test_steps,
-        )
-
-    @classmethod
     def build_base(cls, networks: Networks, settings: LatentDiffusionSettings) -> VAE | ABP:
         """The learner to pre-train."""
         raise NotImplementedError
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         base = cls.build_base(networks, settings)
         return cls(base, networks.build_amortizer(), settings, networks)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,16 +30,14 @@ from damc.report.history import TrainingHistory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Self = TypeVar("Self", bound="Learner")
-
 
 class Learner(Shared):
     """One way of learning a model of images, with its networks, optimizers and counters.
 
-    A subclass writes `settings_from` and `build`, which set it up, `step`, one iteration, and
-    declares what it can do: the ways of drawing in `draws`, and by the class attributes below. Its
-    networks are submodules, so that `state_dict` holds all weights; `resume_state` holds
-    everything else that the next iteration depends on.
+    A subclass writes `build`, which sets it up, and `step`, one iteration, and declares what it can
+    do: the ways of drawing in `draws`, and by the class attributes below. Its networks are
+    submodules, so that `state_dict` holds all weights; `resume_state` holds everything else that
+    the next iteration depends on.
 
     Args:
         settings: the method's choices, of `settings_type`.
@@ -50,6 +48,7 @@ class Learner(Shared):
         name: by which `LEARNERS` knows it.
         about: one line for `damc methods`.
         settings_type: a frozen dataclass of its choices.
+        recipe_settings: choices that a preset's recipe gives, beside those of whole groups.
         takes_presets: whether `build` takes the networks of any preset.
         inference: "chain" if `infer` makes posterior moves and takes `steps`, "encoder" if it is
             one pass, None if there is none.
@@ -63,6 +62,7 @@ class Learner(Shared):
     name: ClassVar[str]
     about: ClassVar[str] = ""
     settings_type: ClassVar[Any]
+    recipe_settings: ClassVar[tuple[str, ...]] = ()
     takes_presets: ClassVar[bool] = True
     inference: ClassVar[str | None] = None
     score: ClassVar[str | None] = None
@@ -85,17 +85,19 @@ class Learner(Shared):
 
     @classmethod
     def settings_from(cls, recipe: Recipe) -> Any:
-        """The method's settings for a preset: by default the groups that it shares with recipes."""
-        shared = [group for group in cls.settings_type.__bases__ if issubclass(Recipe, group)]
-        return cls.settings_type(**recipe.block(*shared))
+        """The method's settings for a preset: the groups that its `settings_type` inherits directly
+        and its `recipe_settings`, as the recipe has them; all others are the defaults."""
+        groups = [group for group in cls.settings_type.__bases__ if issubclass(Recipe, group)]
+        single = {name: getattr(recipe, name) for name in cls.recipe_settings}
+        return cls.settings_type(**recipe.block(*groups, **single))
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         raise NotImplementedError
 
     @classmethod
-    def from_preset(cls: type[Self], preset: str | Preset, **changes: Any) -> Self:
+    def from_preset(cls, preset: str | Preset, **changes: Any) -> Self:
         """A learner of a preset, with settings changed by keyword.
 
         Example:
@@ -113,7 +115,7 @@ class Learner(Shared):
         return cls.build(found.networks, settings)
 
     @classmethod
-    def for_data(cls: type[Self], data: Any, **changes: Any) -> Self:
+    def for_data(cls, data: Any, **changes: Any) -> Self:
         """A learner whose networks and settings are sized by images, with settings changed.
 
         Args:
@@ -139,7 +141,7 @@ class Learner(Shared):
         return {"networks": asdict(self.networks), "settings": settings}
 
     @classmethod
-    def from_config(cls: type[Self], config: dict[str, Any]) -> Self:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The learner that `config` describes, with fresh weights."""
         if config.get("networks") is None:
             raise BadInput(

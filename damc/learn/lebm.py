@@ -11,7 +11,7 @@ __all__ = ["LEBM", "LEBMSettings", "PersistentLEBM"]
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ from damc.learn.parts import Chain, Metrics, decoder_step, energy_step
 from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts, batch_places
 from damc.nets.networks import Networks
-
-Self = TypeVar("Self", bound="LEBM")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class LEBM(Learner):
             add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         return cls(networks.build_model(settings.sigma), settings, networks)
 

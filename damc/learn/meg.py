@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
-from damc.learn.presets import Recipe
 from damc.learn.processes import of_all_processes
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, noise_draw
@@ -79,6 +78,7 @@ class MEG(Learner):
     name: ClassVar[str] = "meg"
     about: ClassVar[str] = "energy of images with a decoder of maximal entropy, for anomalies"
     settings_type: ClassVar[Any] = MEGSettings
+    recipe_settings: ClassVar[tuple[str, ...]] = ("energy_rate",)
     score: ClassVar[str | None] = "energy"
 
     def __init__(
@@ -99,11 +99,6 @@ class MEG(Learner):
         )
         both = [*decoder.parameters(), *statistics.parameters()]
         self.optimizers.add("decoder", both, s.learning_rate(s.decoder_rate), betas=s.betas)
-
-    @classmethod
-    def settings_from(cls, recipe: Recipe) -> MEGSettings:
-        """The recipe's rates of decoder and energy."""
-        return MEGSettings(**recipe.block(OptimizerSettings), energy_rate=recipe.energy_rate)
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> MEG:

@@ -22,7 +22,6 @@ from damc.latent import LatentModel
 from damc.learn.damc import VANILLA_STEPS
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
-from damc.learn.presets import Recipe
 from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
 from damc.learn.sources import (
     Draw,
@@ -41,7 +40,7 @@ from damc.nets.networks import Networks
 class NALRSettings(ChainSettings, PriorSettings):
     """Choices of NALR; the defaults are those of the DAMC authors' script.
 
-    They train the model for 25,000 iterations, whatever comes after; here it is a share of the
+    They train the model for 25,000 iterations before the amortizer; here for a share of the
     horizon.
     """
 
@@ -76,6 +75,13 @@ class NALR(Learner):
     name: ClassVar[str] = "nalr"
     about: ClassVar[str] = "energy prior by persistent chains; the amortizer distilled afterwards"
     settings_type: ClassVar[Any] = NALRSettings
+    recipe_settings: ClassVar[tuple[str, ...]] = (
+        "p_uncond",
+        "unconditional",
+        "amortizer_rate",
+        "amortizer_weight_decay",
+        "test_steps",
+    )
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
 
@@ -105,18 +111,6 @@ class NALR(Learner):
             amortizer.parameters(),
             rate(s.amortizer_rate, s.decay, 2),
             weight_decay=s.amortizer_weight_decay,
-        )
-
-    @classmethod
-    def settings_from(cls, recipe: Recipe) -> NALRSettings:
-        """The recipe's chains and rates, and how its amortizer learns."""
-        return NALRSettings(
-            **recipe.block(ChainSettings, PriorSettings),
-            p_uncond=recipe.p_uncond,
-            unconditional=recipe.unconditional,
-            amortizer_rate=recipe.amortizer_rate,
-            amortizer_weight_decay=recipe.amortizer_weight_decay,
-            test_steps=recipe.test_steps,
         )
 
     @classmethod

@@ -21,9 +21,8 @@ from damc.kernels.langevin import Langevin
 from damc.latent import EnergyPrior
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
-from damc.learn.presets import Recipe
 from damc.learn.settings import ModelSettings
-from damc.learn.sources import Draw, Infer
+from damc.learn.sources import Draw, Infer, energy_draw
 from damc.learn.stages import Stages
 from damc.learn.vae import VAE, VAESettings
 from damc.nets import mlp_energy
@@ -70,6 +69,11 @@ class NCPVAE(Learner):
     name: ClassVar[str] = "ncp-vae"
     about: ClassVar[str] = "VAE, then a noise-contrastive prior on its codes"
     settings_type: ClassVar[Any] = NCPSettings
+    recipe_settings: ClassVar[tuple[str, ...]] = (
+        "prior_step_size",
+        "prior_sample_steps",
+        "energy_rate",
+    )
     inference: ClassVar[str | None] = "encoder"
     score: ClassVar[str | None] = "bound"
     stage_learners: ClassVar[tuple[str, ...]] = ("base",)
@@ -89,16 +93,6 @@ class NCPVAE(Learner):
         self.kernel = Langevin(s.prior_step_size, s.prior_sample_steps)
         rate = self.stages.rate(s.energy_rate, s.decay, 2)
         self.optimizers.add("energy", energy.parameters(), rate, betas=s.betas)
-
-    @classmethod
-    def settings_from(cls, recipe: Recipe) -> NCPSettings:
-        """The recipe's likelihood and rates, and how its prior is drawn from."""
-        return NCPSettings(
-            **recipe.block(ModelSettings),
-            prior_step_size=recipe.prior_step_size,
-            prior_sample_steps=recipe.prior_sample_steps,
-            energy_rate=recipe.energy_rate,
-        )
 
     @classmethod
     def build(cls, networks: Networks, settings: Any) -> NCPVAE:
@@ -152,7 +146,8 @@ class NCPVAE(Learner):
         gaussian = super().draws()
         if not self.ready:
             return gaussian
-        return {"resampling": self._resampled, "energy": self._moved, **gaussian}
+        energy = energy_draw(self.corrected, self.kernel, gaussian["gaussian"])
+        return {"resampling": self._resampled, "energy": energy, **gaussian}
 
     def inferences(self) -> Mapping[str, Infer]:
         """The encoder's mean."""
@@ -169,12 +164,6 @@ class NCPVAE(Learner):
         for _ in range(draws):
             score += self.energy(self.base.codes(x, index, generator)) / draws
         return score
-
-    def _moved(self, n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
-        """z of Langevin moves on p(z) from N(0, I), ``(n, d)``."""
-        weight = next(self.energy.parameters())
-        z = weight.new_empty(n, self.model.latent_dim).normal_(generator=generator)
-        return self.kernel.run(z, self.corrected, generator, steps=steps)[0].z
 
     def _resampled(self, n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
         """Of `proposals` points of N(0, I) one, with probability proportional to r, ``(n, d)``."""

@@ -1,4 +1,4 @@
-"""A set-up sized by the data, where no preset is named: networks, batch, sigma, time."""
+"""A preset sized by the data, where none is named: networks, batch, sigma, time."""
 
 from __future__ import annotations
 

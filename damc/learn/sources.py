@@ -11,6 +11,7 @@ __all__ = [
     "PriorMoves",
     "amortizer_draw",
     "amortizer_inference",
+    "energy_draw",
     "first_guess",
     "noise_draw",
     "noise_inference",
@@ -18,14 +19,15 @@ __all__ = [
 ]
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
+from damc.kernels.base import Kernel
 from damc.kernels.langevin import Langevin
-from damc.latent import LatentModel
+from damc.latent import EnergyPrior, LatentModel
 from damc.learn.starts import standard_normal
 from damc.randomness import normal
 
@@ -47,14 +49,23 @@ class PriorMoves(Protocol):
     def prior_sample_steps(self) -> int: ...
 
 
-def noise_draw(decoder: nn.Module, latent_dim: int) -> Draw:
-    """z ~ N(0, I), where the decoder's weights are."""
+def noise_draw(net: nn.Module, latent_dim: int) -> Draw:
+    """z ~ N(0, I), of the type and on the device of a network's weights."""
 
     def gaussian(n: int, _: int | None, generator: torch.Generator | None) -> Tensor:
-        like = next(decoder.parameters())
+        like = next(net.parameters())
         return normal(n, latent_dim, generator=generator, dtype=like.dtype, device=like.device)
 
     return gaussian
+
+
+def energy_draw(prior: EnergyPrior, kernel: Kernel, gaussian: Draw) -> Draw:
+    """Moves on the prior's energy from points that `gaussian` draws."""
+
+    def energy(n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
+        return kernel.run(gaussian(n, None, generator), prior, generator, steps=steps)[0].z
+
+    return energy
 
 
 def prior_draws(model: LatentModel, settings: PriorMoves | None = None) -> dict[str, Draw]:
@@ -64,19 +75,13 @@ def prior_draws(model: LatentModel, settings: PriorMoves | None = None) -> dict[
         model: the model.
         settings: of the Langevin moves; needed only if there is an energy.
     """
-
     gaussian = noise_draw(model.decoder, model.latent_dim)
     if model.prior.energy is None or settings is None:
         return {"gaussian": gaussian}
     kernel = Langevin(
         settings.prior_sample_step_size or settings.prior_step_size, settings.prior_sample_steps
     )
-
-    def energy(n: int, steps: int | None, generator: torch.Generator | None) -> Tensor:
-        z = gaussian(n, None, generator)
-        return kernel.run(z, model.prior, generator, steps=steps)[0].z
-
-    return {"energy": energy, "gaussian": gaussian}
+    return {"energy": energy_draw(model.prior, kernel, gaussian), "gaussian": gaussian}
 
 
 def amortizer_draw(q: Amortizer) -> Draw:
@@ -86,26 +91,13 @@ def amortizer_draw(q: Amortizer) -> Draw:
 
 def noise_inference(model: LatentModel, step_size: float, steps: int) -> Infer:
     """Langevin moves on p(z | x) from N(0, I): without noise, to a mode of the posterior."""
-
-    def infer(
-        x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        z = standard_normal(x, model.latent_dim, generator)
-        return _refine(model, x, z, step_size, steps if moves is None else moves, noise, generator)
-
-    return infer
+    d = model.latent_dim
+    return _refined(model, lambda x, g: standard_normal(x, d, g), step_size, steps)
 
 
 def amortizer_inference(model: LatentModel, q: Amortizer, step_size: float, steps: int) -> Infer:
     """z ~ q(z | x), then Langevin moves on p(z | x)."""
-
-    def infer(
-        x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
-    ) -> Tensor:
-        z = q.sample(x=x, generator=generator)
-        return _refine(model, x, z, step_size, steps if moves is None else moves, noise, generator)
-
-    return infer
+    return _refined(model, lambda x, g: q.sample(x=x, generator=g), step_size, steps)
 
 
 def first_guess(
@@ -116,19 +108,24 @@ def first_guess(
     generator: torch.Generator | None,
 ) -> Tensor:
     """z ~ q(z | x) by few steps and one posterior move: a detector infers thousands of images."""
-    z = q.sample(x=x, solver="multistep", steps=10, generator=generator)
-    return _refine(model, x, z, step_size, 1, False, generator)
+    few: dict[str, Any] = {"solver": "multistep", "steps": 10}
+    infer = _refined(model, lambda x, g: q.sample(x=x, generator=g, **few), step_size, 1)
+    return infer(x, None, False, generator)
 
 
-def _refine(
+def _refined(
     model: LatentModel,
-    x: Tensor,
-    z: Tensor,
+    start: Callable[[Tensor, torch.Generator | None], Tensor],
     step_size: float,
     steps: int,
-    noise: bool,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Where Langevin moves on p(z | x) lead from z ``(B, d)``; without noise, uphill."""
-    kernel = Langevin(step_size, noise=noise)
-    return kernel.run(z, model.posterior(x), generator, steps=steps)[0].z
+) -> Infer:
+    """Langevin moves on p(z | x) from ``start(x, generator)``; without noise, uphill."""
+
+    def infer(
+        x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
+    ) -> Tensor:
+        kernel, moves = Langevin(step_size, noise=noise), steps if moves is None else moves
+        z = start(x, generator)
+        return kernel.run(z, model.posterior(x), generator, steps=moves)[0].z
+
+    return infer

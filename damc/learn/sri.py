@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = ["SRI", "HierarchicalSRI", "SRISettings"]
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from damc.learn.settings import KERNELS, ChainSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts
 from damc.nets.hierarchy import layer_sizes
 from damc.nets.networks import Networks
-
-Self = TypeVar("Self", bound="SRI")
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class SRI(Learner):
         self.optimizers.add("decoder", model.decoder.parameters(), rate, betas=s.betas)
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         return cls(networks.build_model(settings.sigma, energy=False), settings, networks)
 

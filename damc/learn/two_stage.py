@@ -77,7 +77,7 @@ class TwoStageVAE(Learner):
         self.stages = Stages(s.first, s.horizon)
         width = min(s.hidden, 16 * d)
         decoder, encoder = SkipMLP(d, width, d), SkipMLP(d, width, 2 * d)
-        # The codes' scale is about one, whatever that of the images.
+        # The scale of codes is about one, however large sigma is for images.
         second = s.vae(sigma=1.0, horizon=max(s.horizon - self.stages.begin, 1))
         self.second = VAE(LatentModel(decoder, None, d, second.sigma), encoder, second)
 

@@ -51,11 +51,11 @@ ENCODERS: dict[str, tuple[DownLayer, ...]] = {
 def conv_encoder(
     shape: Sequence[int],
     rows: Sequence[DownLayer],
-    nemb: int = 1024,
+    embedding: int = 1024,
     width: int = 64,
     slope: float = 0.2,
 ) -> nn.Sequential:
-    """A convolutional encoder from images `x: (B, C, H, W)` to embeddings `(B, nemb)`.
+    """A convolutional encoder from images `x: (B, C, H, W)` to embeddings `(B, embedding)`.
 
     The last layer of the paper is a convolution as large as the map it meets, which is a linear
     layer of that map; written as one it has the same weights, count and initial distribution, and
@@ -64,12 +64,12 @@ def conv_encoder(
     Args:
         shape: (C, H, W) of the images.
         rows: the convolutions, for instance `ENCODERS["svhn"]`.
-        nemb: size of the embedding.
+        embedding: size of the embedding.
         width: what the rows' channels are multiplied by.
         slope: negative slope of LeakyReLU.
     """
     channels, high, wide = image_shape(shape)
-    check_positive(nemb=nemb, width=width)
+    check_positive(embedding=embedding, width=width)
     layers: list[nn.Module] = []
     for row in rows:
         kernel, stride = pair(row.kernel), pair(row.stride)
@@ -89,7 +89,7 @@ def conv_encoder(
             nn.LeakyReLU(slope),
         ]
         channels = outputs
-    layers += [nn.Flatten(), nn.Linear(channels * high * wide, nemb)]
+    layers += [nn.Flatten(), nn.Linear(channels * high * wide, embedding)]
     return nn.Sequential(*layers)
 
 
@@ -111,38 +111,38 @@ def encoder_rows(shape: Sequence[int]) -> tuple[DownLayer, ...]:
 
 
 def encoder_for(
-    shape: Sequence[int], nemb: int = 1024, width: int = 64, slope: float = 0.2
+    shape: Sequence[int], embedding: int = 1024, width: int = 64, slope: float = 0.2
 ) -> nn.Sequential:
     """A convolutional encoder for images of any shape (C, H, W) with H and W of 4 or more."""
-    return conv_encoder(shape, encoder_rows(shape), nemb, width, slope)
+    return conv_encoder(shape, encoder_rows(shape), embedding, width, slope)
 
 
 def mlp_encoder(
     shape: Sequence[int],
     hidden: Sequence[int] = (512, 256),
-    nemb: int = 256,
+    embedding: int = 256,
     activation: str = "lrelu",
     side: int | None = None,
 ) -> nn.Sequential:
-    """A fully connected encoder from `(B, *shape)`, images or plain vectors, to `(B, nemb)`.
+    """A fully connected encoder from `(B, *shape)`, images or plain vectors, to `(B, embedding)`.
 
     Args:
         shape: shape of one datum: (C, H, W), or (n,) for vectors.
         hidden: sizes of the hidden layers.
-        nemb: size of the embedding.
+        embedding: size of the embedding.
         activation: name of the activation between layers.
         side: images with longer sides are averaged down to it first, which keeps the first layer
             small; None takes them as they are.
     """
     if not shape:
         raise BadInput("shape must have at least one dimension, got ()")
-    check_positive(shape=shape, hidden=hidden, nemb=nemb)
+    check_positive(shape=shape, hidden=hidden, embedding=embedding)
     first: list[nn.Module] = []
     if side is not None and max(image_shape(shape)[1:]) > side:
         channels, high, wide = shape
         shape = (channels, min(side, high), min(side, wide))
         first.append(nn.AdaptiveAvgPool2d(shape[1:]))
-    layers = mlp((math.prod(shape), *hidden, nemb), activation)
+    layers = mlp((math.prod(shape), *hidden, embedding), activation)
     return nn.Sequential(*first, nn.Flatten(), *layers)
 
 

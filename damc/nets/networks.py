@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Networks"]
+__all__ = ["DECODER_KINDS", "ENCODER_KINDS", "Networks"]
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,27 @@ from damc.latent import LatentModel
 from damc.nets.hierarchy import Hierarchy, conv_hierarchy, mlp_hierarchy
 
 Description = dict[str, Any]
+
+DECODER_KINDS: dict[str, Callable[..., nn.Module]] = {
+    "conv": lambda latent_dim, shape, rows, **options: nets.conv_decoder(
+        latent_dim, _rows(nets.DECODERS, rows), shape[0], **options
+    ),
+    "hybrid": lambda latent_dim, shape, rows, **options: nets.mlp_conv_decoder(
+        latent_dim, shape, _rows(nets.HYBRIDS, rows), **options
+    ),
+    "mlp": nets.mlp_decoder,
+}
+"""Decoders by the kind that descriptions name: from ``(latent_dim, shape, **options)``."""
+
+ENCODER_KINDS: dict[str, Callable[..., nn.Module]] = {
+    "conv": lambda shape, embedding, rows, **options: nets.conv_encoder(
+        shape, _rows(nets.ENCODERS, rows), embedding, **options
+    ),
+    "mlp": lambda shape, embedding, **options: nets.mlp_encoder(
+        shape, embedding=embedding, **options
+    ),
+}
+"""Encoders by the kind that descriptions name: from ``(shape, embedding, **options)``."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +71,7 @@ class Networks:
 
     def build_decoder(self) -> nn.Module:
         """g, from z to images of `shape`."""
-        options = dict(self.decoder)
-        kind = options.pop("kind")
-        if kind == "conv":
-            rows = nets.DECODERS[options.pop("rows")]
-            return nets.conv_decoder(self.latent_dim, rows, self.shape[0], **options)
-        if kind == "hybrid":
-            rows = nets.HYBRIDS[options.pop("rows")]
-            return nets.mlp_conv_decoder(self.latent_dim, self.shape, rows, **options)
-        if kind == "mlp":
-            return nets.mlp_decoder(self.latent_dim, self.shape, **options)
-        raise BadInput(f"kind of a decoder must be conv, hybrid or mlp, got {kind!r}")
+        return _build("decoder", DECODER_KINDS, self.decoder, self.latent_dim, self.shape)
 
     def build_hierarchy(self, sizes: tuple[int, ...]) -> Hierarchy:
         """A decoder of layers of latent variables of these sizes, of the kind described."""
@@ -75,15 +87,7 @@ class Networks:
 
     def build_encoder(self) -> nn.Module:
         """Images to embeddings, the condition of the amortizer."""
-        options = dict(self.encoder)
-        kind = options.pop("kind")
-        size = self.embedding
-        if kind == "conv":
-            rows = nets.ENCODERS[options.pop("rows")]
-            return nets.conv_encoder(self.shape, rows, size, **options)
-        if kind == "mlp":
-            return nets.mlp_encoder(self.shape, nemb=size, **options)
-        raise BadInput(f"kind of an encoder must be conv or mlp, got {kind!r}")
+        return _build("encoder", ENCODER_KINDS, self.encoder, self.shape, self.embedding)
 
     def build_energy(self) -> nn.Module | None:
         """The energy of the prior, or None for a Gaussian one."""
@@ -101,3 +105,21 @@ class Networks:
         # The order of building decides which weights a seed gives.
         built = self.build_energy() if energy else None
         return LatentModel(self.build_decoder(), built, self.latent_dim, sigma)
+
+
+def _rows(table: Mapping[str, Any], name: str) -> Any:
+    """The layers of that name."""
+    if name not in table:
+        raise BadInput(f"rows must be one of {', '.join(table)}, got {name!r}")
+    return table[name]
+
+
+def _build(
+    role: str, kinds: Mapping[str, Callable[..., nn.Module]], given: Description, *sizes: Any
+) -> nn.Module:
+    """The network that a description names, of these sizes."""
+    options = dict(given)
+    kind = options.pop("kind")
+    if kind not in kinds:
+        raise BadInput(f"kind of the {role} must be {' or '.join(kinds)}, got {kind!r}")
+    return kinds[kind](*sizes, **options)

@@ -22,7 +22,7 @@ TABLES = {
     "steps": "damc.paper.scales:Steps",
     "speedups": "damc.paper.scales:Speedups",
 }
-"""Every table by name; a new one is a file of its own and a line here."""
+"""Every table by name; a new one is a file and a line here."""
 
 
 def find_table(name: str) -> Table:

@@ -1,6 +1,6 @@
 """The cells of a table on a dask cluster: `damc reproduce TABLE --cluster ADDRESS`.
 
-A cell is what it is on one machine: `python -m damc.paper.worker` in a process of its own, in the
+A cell is what it is on one machine: `python -m damc.paper.worker` in its own process, in the
 same folder, which all machines have to see. dask decides where it runs, and sends it elsewhere when
 the machine it ran on is lost; it then goes on at its last checkpoint. The lock of its folder keeps
 a process that was thought lost, and is not, from writing beside the new one.
@@ -121,7 +121,7 @@ def _do_cell(
     data: str | None,
     stop: str,
 ) -> str:
-    """On a worker: one cell in a process of its own. Returns why it failed; empty if it did not."""
+    """On a worker: one cell in its own process. Returns why it failed; empty if it did not."""
     import distributed
 
     place = Path(out) / "cells" / cell

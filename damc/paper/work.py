@@ -196,7 +196,7 @@ def _in_processes(
 
 
 class _Workers:
-    """Processes, each awaited by a thread of its own.
+    """Processes, each awaited by its own thread.
 
     Not a `ProcessPoolExecutor`: a process that the system kills would break that pool and with it
     the cells of the others, and Ctrl-C would reach its processes before they have saved.
@@ -212,7 +212,7 @@ class _Workers:
         with self.lock, log.open("ab") as file:
             if self.stopped:
                 raise CancelledError
-            # In a group of its own, so that Ctrl-C reaches it once, by us: a second signal would
+            # In its own group, so that Ctrl-C reaches it once, by us: a second signal would
             # stop it before it has saved its work. Its standard input ends when we are killed.
             process = subprocess.Popen(
                 command,

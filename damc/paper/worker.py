@@ -1,4 +1,4 @@
-"""One cell of a table in a process of its own: `python -m damc.paper.worker TABLE OUT CELL`."""
+"""One cell of a table in its own process: `python -m damc.paper.worker TABLE OUT CELL`."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for training, and clear away what a killed process left behind."""
-        # The number stands in a file of its own: Windows lets nobody read a locked one.
+        # The number is in a file beside it, since Windows lets nobody read a locked one.
         lock, holder = FileLock(self.path / "lock"), self.path / "lock.pid"
         with disk.on_disk("write in", self.path):
             # A link, or a pipe, which would block; FileLock itself would empty what it opens.

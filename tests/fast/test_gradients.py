@@ -58,6 +58,19 @@ def test_every_rule_is_autograds(layer: nn.Module) -> None:
     assert not value.requires_grad and not pulled.requires_grad
 
 
+def test_the_tanh_of_32_bit_numbers_is_right_to_rounding() -> None:
+    h = torch.cat(
+        [torch.linspace(-12, 12, 4001), torch.tensor([-torch.inf, -1e38, 1e38, torch.inf])]
+    )
+    identity = nn.Linear(1, 1, bias=False)  # its result belongs to the tanh, which overwrites it
+    nn.init.ones_(identity.weight)
+    value, pull = pullback(nn.Sequential(identity, nn.Tanh()))(h[:, None])
+    exact = h.double().tanh()[:, None]
+    eps = torch.finfo(torch.float32).eps
+    assert (value - exact).abs().max() <= 2 * eps
+    assert (pull(torch.ones_like(value)) - (1 - exact.square())).abs().max() <= 4 * eps
+
+
 @pytest.mark.parametrize("activation", ["lrelu", "relu", "gelu", "silu", "tanh"])
 @pytest.mark.parametrize("spectral_norm", [False, True])
 def test_the_energys_gradient_needs_no_graph(activation: str, spectral_norm: bool) -> None:

@@ -201,6 +201,18 @@ def test_phases_train_one_part_after_the_other(
     assert end < start
 
 
+def test_no_pass_of_the_decoder_is_wasted(problem: Problem, generator: torch.Generator) -> None:
+    learner = make(problem, encoder_iterations=0, warmup_iterations=1)
+    x, passes = noisy(problem, 8, generator), []
+    problem.decoder.register_forward_hook(lambda module, codes, images: passes.append(len(images)))
+    for phase in ("warm-up", "damc"):
+        passes.clear()
+        assert learner.phase == phase
+        learner.step(x, torch.arange(8), generator)
+        # The gradient that q is conditioned on, and the T moves of the posterior chain.
+        assert passes == [8] * (1 + learner.settings.posterior_steps)
+
+
 def test_every_method_repeats_and_counts(problem: Problem, generator: torch.Generator) -> None:
     learner, x = make(problem), noisy(problem, 5, generator)
     for method in METHODS:

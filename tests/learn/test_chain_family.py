@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from damc import DAMC, BadInput, LatentModel, fit
+from damc import DAMC, BadInput, Langevin, LatentModel, fit
 from damc.data import load_images
 from damc.learn import LEARNERS, find_method
 from damc.learn.abp import ABP, ABPSettings
@@ -19,6 +19,7 @@ from damc.learn.presets import find_preset
 from damc.learn.sri import SRI, SRISettings
 from damc.learn.starts import NoiseStarts
 from damc.train.feed import batches
+from tests.reference.energies import Zero
 
 FAMILY = ("lebm", "lebm-persistent", "abp", "sri", "sri-l5", "damc-g", "nalr", "vi-lebm")
 ENERGIES = {"lebm", "lebm-persistent", "nalr", "vi-lebm"}
@@ -50,17 +51,6 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return all(p.equal(q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
-class Zero(nn.Module):
-    """An energy fixed at zero, whose gradient passes through it all the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z.sum(1) * 0 + self.unused * 0
-
-
 @pytest.mark.parametrize("zero", [True, False])
 def test_damc_g_is_damc_with_the_energy_fixed_at_zero(zero: bool) -> None:
     gaussian = make("damc-g")
@@ -75,6 +65,22 @@ def test_damc_g_is_damc_with_the_energy_fixed_at_zero(zero: bool) -> None:
             learner.step(X, INDEX, seeded(k))
     parts = [(learner.model.decoder, learner.amortizer) for learner in (gaussian, with_energy)]
     assert all(same(a, b) for a, b in zip(*parts, strict=True)) is zero
+
+
+@pytest.mark.parametrize(("method", "prior_chains"), [("damc-g", 0), ("damc-paper", 1)])
+def test_prior_chains_run_only_where_an_energy_learns_from_them(
+    method: str, prior_chains: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make(method, prior_steps=5)
+    runs, run = [], Langevin.run
+
+    def counted(self: Langevin, *args: Any, **options: Any) -> Any:
+        runs.append(self.steps)
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Langevin, "run", counted)
+    learner.step(X, INDEX, seeded())
+    assert runs == [4] + [5] * prior_chains
 
 
 def test_sri_is_abp_with_starts_that_do_not_persist() -> None:

@@ -15,21 +15,11 @@ from damc import LatentModel
 from damc.learn.presets import find_preset
 from damc.learn.vae import VAE, VAESettings
 from damc.learn.vi_lebm import VILEBM, VILEBMSettings
+from tests.reference.energies import Zero
 
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
 SIGMA = 0.4
-
-
-class Zero(nn.Module):
-    """An energy that is zero and stays so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z.sum(1) * 0 + self.unused * 0
 
 
 def make(energy: nn.Module | None, **changes: Any) -> VILEBM:

@@ -60,7 +60,7 @@ def test_parameter_counts_are_the_papers(name: str) -> None:
     with torch.device("meta"):
         assert count(conv_decoder(latent_dim, DECODERS[name], shape[0], ngf)) == decoder
         assert count(mlp_energy(latent_dim)) == energy
-        assert count(conv_encoder(shape, ENCODERS[name], nemb=1024, width=nif)) == encoder
+        assert count(conv_encoder(shape, ENCODERS[name], embedding=1024, width=nif)) == encoder
 
 
 def test_inversion_energy_has_three_hidden_layers() -> None:
@@ -78,7 +78,7 @@ def test_papers_networks_have_the_images_shape(name: str) -> None:
     assert x.abs().max() <= 1
     gradient = gradient_to_input(decoder, z)
     assert gradient.isfinite().all() and gradient.abs().sum() > 0
-    embedding = conv_encoder(shape, ENCODERS[name], nemb=16, width=2)(x)
+    embedding = conv_encoder(shape, ENCODERS[name], embedding=16, width=2)(x)
     assert embedding.shape == (2, 16)
 
 
@@ -135,7 +135,7 @@ def test_first_layer_starts_within_the_bound_of_its_fan() -> None:
 
 def test_encoder_equals_the_papers_chain_of_convolutions() -> None:
     """The whole MNIST encoder, its last layer a valid convolution, against plain torch layers."""
-    ours = conv_encoder((1, 28, 28), ENCODERS["mnist"], nemb=12, width=2).double()
+    ours = conv_encoder((1, 28, 28), ENCODERS["mnist"], embedding=12, width=2).double()
     plain = nn.Sequential(
         nn.Conv2d(1, 2, 3, 1, 1),
         nn.InstanceNorm2d(2, affine=True),
@@ -161,7 +161,7 @@ def test_encoder_equals_the_papers_chain_of_convolutions() -> None:
 
 
 def test_encoder_sees_each_image_alone() -> None:
-    encoder = encoder_for((3, 16, 16), nemb=8, width=2).double()
+    encoder = encoder_for((3, 16, 16), embedding=8, width=2).double()
     x = torch.randn(4, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(encoder(x)[:1], encoder(x[:1]), rtol=1e-10, atol=1e-10)
 
@@ -208,7 +208,7 @@ def test_any_image_shape(shape: tuple[int, int, int], latent_dim: int) -> None:
     assert x.dtype == torch.float64
     assert x.abs().max() <= 1
     assert gradient_to_input(decoder, z).isfinite().all()
-    embedding = encoder_for(shape, nemb=7, width=2).double()(x)
+    embedding = encoder_for(shape, embedding=7, width=2).double()(x)
     assert embedding.shape == (2, 7)
     assert embedding.isfinite().all()
 
@@ -280,10 +280,10 @@ def test_mlp_decoder_and_encoder_take_images_and_vectors() -> None:
     x = mlp_decoder(4, (1, 8, 8), hidden=(16,))(z)
     assert x.shape == (3, 1, 8, 8)
     assert x.abs().max() <= 1
-    assert mlp_encoder((1, 8, 8), (16,), nemb=5)(x).shape == (3, 5)
+    assert mlp_encoder((1, 8, 8), (16,), embedding=5)(x).shape == (3, 5)
     unbounded = mlp_decoder(4, (12,), hidden=(), last=None)
     assert unbounded(100 * z).abs().max() > 1
-    assert mlp_encoder((12,), (), nemb=5)(unbounded(z)).shape == (3, 5)
+    assert mlp_encoder((12,), (), embedding=5)(unbounded(z)).shape == (3, 5)
 
 
 def test_mlp_layers() -> None:
@@ -317,7 +317,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "flat image": (lambda: conv_decoder_for((28, 28), 2), "channels, height, width"),
     "tiny image": (lambda: conv_decoder_for((1, 3, 28), 2), "3 x 28"),
     "tiny encoder": (lambda: encoder_for((1, 28, 2)), "28 x 2"),
-    "encoder nemb": (lambda: encoder_for((1, 8, 8), nemb=0), "nemb"),
+    "encoder embedding": (lambda: encoder_for((1, 8, 8), embedding=0), "embedding"),
     "too many rows": (lambda: conv_encoder((3, 8, 8), ENCODERS["svhn"]), "fewer rows"),
     "encoder stride": (lambda: conv_encoder((3, 8, 8), (DownLayer(1, 3, 0),)), "stride"),
     "no shape": (lambda: mlp_decoder(2, ()), "shape"),
