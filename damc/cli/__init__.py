@@ -9,6 +9,7 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = getattr(signal, name, None)  # Windows has the first only
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
