@@ -143,7 +143,8 @@ def _run(words: list[str]) -> None:
 def _overview() -> str:
     rows = [[f"  damc {name} {c.usage}", c.about] for name, c in COMMANDS.items()]
     return (
-        "damc learns energy-based priors with diffusion-amortized MCMC.\n\n"
+        "Train generative models and anomaly detectors on images; draw from them, measure and\n"
+        "compare them. Densities are sampled in Python: damc.sample(log_prob, dim).\n\n"
         f"{table(rows)}\n\n"
         "`damc help COMMAND` explains a command; `damc version` prints the version."
     )
