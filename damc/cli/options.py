@@ -56,12 +56,16 @@ def parse(kind: type[T], prog: str, words: Sequence[str]) -> T:
     output, printed = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(printed):
-            return tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
+            command = tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as end:
         if not end.code:
             sys.stdout.write(_wrapped(printed.getvalue()))
             raise
         raise BadInput(f"{_sentence(output.getvalue())}; see {prog} --help") from None
+    for seed in (getattr(command, "seed", None), *getattr(command, "seeds", ())):
+        if seed is not None and not 0 <= seed < 2**32:  # what NumPy's generators take
+            raise BadInput(f"seed must be from 0 to {2**32 - 1}, got {seed}")
+    return command
 
 
 def _sentence(box: str) -> str:

@@ -98,6 +98,19 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sample", "RUN", "--seed"],
+        ["train", "digits-small", "--seed"],
+        ["reproduce", "steps", "--seeds"],
+    ],
+)
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_a_seed_that_no_generator_takes(damc: Any, words: list[str], seed: int) -> None:
+    refused(damc(*words, seed), f"seed must be from 0 to 4294967295, got {seed}")
+
+
 def test_an_unknown_option_is_code_2_and_names_the_nearest(damc: Any) -> None:
     done = damc("train", "digits-small", "--iteration", 3)
     assert done.code == 2 and "--iterations" in done.err and "Traceback" not in done.err
