@@ -57,6 +57,7 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
         (["sample", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
         (["reconstruct", "nowhere", "--n", "-1"], ["n must be at least 1, got -1"]),
         (["evaluate", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
+        (["evaluate", "nowhere", "--likelihood-images", "0"], ["images must be at least 1, got 0"]),
         (["transitions", "nowhere", "--chains", "0"], ["chains must be at least 1, got 0"]),
         (["cost", "digits-small", "--rounds", "0"], ["rounds must be at least 1, got 0"]),
         (["toy", "--iterations", "0"], ["iterations must be at least 1, got 0"]),
