@@ -7,10 +7,11 @@ __all__ = ["Detection", "detect", "draw_pictures", "names_of"]
 import csv
 import hashlib
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ class Detection:
         threshold: scores above it are anomalies.
     """
 
-    names: list[str]
+    names: Sequence[str]
     scores: NDArray[Any]
     probabilities: NDArray[Any]
     p_values: NDArray[Any]
@@ -55,9 +56,9 @@ class Detection:
         return self.scores > self.threshold
 
     @property
-    def order(self) -> list[int]:
-        """The images' numbers, the most anomalous first."""
-        return [int(i) for i in np.argsort(-self.scores, kind="stable")]
+    def order(self) -> NDArray[np.int64]:
+        """The images' numbers, the most anomalous first, (N,)."""
+        return np.argsort(-self.scores, kind="stable")
 
     def write_csv(self, path: str | Path) -> Path:
         """One line for each image, in the order given: name, score, probability, p-value,
@@ -72,11 +73,11 @@ class Detection:
         for name, score, probability, p, anomalous in zip(*columns, strict=True):
             row = [name, f"{score:.6g}", f"{probability:.4f}", f"{p:.4g}", int(anomalous)]
             writer.writerow(row)
-            if text.tell() > 2**16:
-                yield text.getvalue().encode()
+            if text.tell() > 2**14:
+                yield os.fsencode(text.getvalue())
                 text.seek(0)
                 text.truncate()
-        yield text.getvalue().encode()
+        yield os.fsencode(text.getvalue())
 
 
 def detect(
@@ -114,7 +115,7 @@ def detect(
     found = np.concatenate(scores)
     probabilities = detector.probabilities(found)[:, 1]
     p_values = Threshold(detector.normal_scores_, detector.quantile).p_values(found)
-    return Detection(list(names), found, probabilities, p_values, detector.threshold_)
+    return Detection(names, found, probabilities, p_values, detector.threshold_)
 
 
 def draw_pictures(
@@ -138,30 +139,23 @@ def draw_pictures(
         raise BadInput(f"n must be at least 1, got {show}")
     order = found.order
     count = min(show, max(1, len(order) // 2))
-    most = _chosen(sets, order[:count])
-    least = _chosen(sets, order[-count:][::-1]) if len(order) > 1 else most[:0]
+    most = _chosen(sets, order[:count].tolist())
+    least = _chosen(sets, order[-count:][::-1].tolist()) if len(order) > 1 else most[:0]
     return {
         "The most and the least anomalous": _draw_ends(detector, most, least, folder / "ends.png"),
         "Where": _draw_maps(detector, most, folder / "maps.png"),
     }
 
 
-def names_of(paths: Sequence[Path], sets: Sequence[Images]) -> list[str]:
-    """What the images of each path are called: their files, or the path and a number.
+def names_of(paths: Sequence[Path], sets: Sequence[Images]) -> Sequence[str]:
+    """What the images of each path are called: their files, or the path and a number. A name is
+    made when it is asked for.
 
     Args:
         paths: pictures, folders of pictures or files of many images.
         sets: the images of each path, as `damc.train.origin.Origin.load` gives them.
     """
-    names = []
-    for path, images in zip(paths, sets, strict=True):
-        if path.is_dir():
-            names += [str(file) for file in list_pictures(path)]
-        elif path.suffix.lower() in PICTURE_SUFFIXES:
-            names.append(str(path))
-        else:
-            names += [f"{path}[{i}]" for i in range(len(images))]
-    return names
+    return _Names([_Name(path, len(images)) for path, images in zip(paths, sets, strict=True)])
 
 
 def _draw_ends(detector: AnomalyDetector, most: Tensor, least: Tensor, path: Path) -> Path:
@@ -202,6 +196,46 @@ def _chosen(sets: Sequence[Images], order: Sequence[int]) -> Tensor:
     return torch.cat(found)
 
 
+class _Name:
+    """The names of the images of one path."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._path = path
+        self._files = list_pictures(path) if path.is_dir() else None
+        self._alone = path.suffix.lower() in PICTURE_SUFFIXES
+        self._count = count if self._files is None else len(self._files)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: int) -> str:
+        if self._files is not None:
+            return str(self._files[i])
+        return str(self._path) if self._alone else f"{self._path}[{i}]"
+
+
+class _Names(Sequence[str]):
+    """The names of all images of several paths, in little memory."""
+
+    def __init__(self, parts: Sequence[_Name]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = range(len(self))[index]
+        k = int(np.searchsorted(self._starts, i, side="right")) - 1
+        return self._parts[k][i - int(self._starts[k])]
+
+
 def _images(x: Tensor) -> Images:
     return Images(ArrayStore(x.numpy(), -1.0), name="chosen")
 
@@ -233,7 +267,9 @@ class _Partial:
 
 def _key(detector: AnomalyDetector, names: Sequence[str]) -> str:
     """What tells these images and this detector from others."""
-    digest = hashlib.sha256("\n".join(names).encode())
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(os.fsencode(f"{name}\n"))
     digest.update(detector.normal_scores_.tobytes())
     digest.update(repr((detector.threshold_, detector.seed_)).encode())
     return digest.hexdigest()

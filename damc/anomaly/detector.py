@@ -24,7 +24,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from damc.anomaly.explain import explain_vectors, in_shape_of
-from damc.anomaly.fitting import Fitted, fit_parts, fit_with_network, part_scores
+from damc.anomaly.fitting import (
+    Fitted,
+    batch_scores,
+    fit_parts,
+    fit_with_network,
+    part_scores,
+)
 from damc.anomaly.parameters import check_parameters, plan_of, quality_of
 from damc.anomaly.parts import CHEAP, NetworkScore, PartsPlan
 from damc.anomaly.probabilities import confidence, probabilities
@@ -299,7 +305,10 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         return Threshold(self.normal_scores_, self.quantile)
 
     def _scores(self, data: Data) -> Scores:
-        return self.fitted_.combined(part_scores(self.parts_, data, self.scaling_))
+        found = np.empty(len(data), dtype=np.float32)  # there may be very many rows
+        for rows, scores in batch_scores(self.parts_, data, self.scaling_):
+            found[rows] = self.fitted_.combined(scores)
+        return found
 
     def _read(self, X: Any, *, reset: bool) -> Data:
         """Data as vectors ``(n, d)`` or images ``(n, C, H, W)``, checked; `reset` in `fit`."""

@@ -9,6 +9,7 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = getattr(signal, name, None)  # Windows has the first only
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -140,7 +143,8 @@ def _run(words: list[str]) -> None:
 def _overview() -> str:
     rows = [[f"  damc {name} {c.usage}", c.about] for name, c in COMMANDS.items()]
     return (
-        "damc learns energy-based priors with diffusion-amortized MCMC.\n\n"
+        "Train generative models and anomaly detectors on images; draw from them, measure and\n"
+        "compare them. Densities are sampled in Python: damc.sample(log_prob, dim).\n\n"
         f"{table(rows)}\n\n"
         "`damc help COMMAND` explains a command; `damc version` prints the version."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["App"]
 
 import importlib.util
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +44,12 @@ class App:
             raise BadInput("damc app needs gradio, which is not installed: pip install 'damc[app]'")
         if self.port is not None and not 0 < self.port < 65536:
             raise BadInput(f"port must lie between 1 and 65535, got {self.port}")
+        try:  # a server that cannot listen would be waited for
+            family, *_ = socket.getaddrinfo(self.host, self.port or 0)[0]
+            socket.create_server((self.host, self.port or 0), family=family).close()
+        except OSError as error:
+            where = self.host if self.port is None else f"{self.host}, port {self.port}"
+            raise BadInput(f"could not listen at {where}: {error.strerror or error}") from error
         use_threads(self.threads)
         from damc.app.models import Models
         from damc.app.page import serve

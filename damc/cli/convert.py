@@ -28,7 +28,7 @@ class Convert:
     """The published weights, for instance best.pth.tar or styleganinv_ffhq256_generator.pth."""
 
     preset: Annotated[str | None, Option("PRESET")] = None
-    """The paper's set-up of a DAMC checkpoint: svhn, celeba64, cifar10, celebahq256 or mnist."""
+    """The preset that a DAMC checkpoint is of: svhn, celeba64, cifar10, celebahq256 or mnist."""
 
     folder: Annotated[Path | None, Option("DIR", name="run")] = None
     """The run folder to make; runs/PRESET-authors if not given."""

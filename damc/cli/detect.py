@@ -94,7 +94,7 @@ class Detect:
         }
         shape = _shape(self.folder)
         origin = Origin("", shape, resize=self.resize, root=self.data_root)
-        sets = origin.load(self.images)
+        sets = origin.load(self.images, keep=False)  # there may be very many
 
         from damc.anomaly.detector import AnomalyDetector  # slow to import: after bad input is out
 

@@ -79,7 +79,12 @@ class Evaluate:
         from damc.tasks.evaluate import evaluate_run, find_features
         from damc.tasks.trained import Trained
 
-        at_least_one(n=self.n, real=self.real, reconstruct=self.reconstruct)
+        at_least_one(
+            n=self.n,
+            real=self.real,
+            reconstruct=self.reconstruct,
+            likelihood_images=self.likelihood_images,
+        )
         features, missing = find_features(self.features, self.inception)
         if missing:
             say(f"note: {missing}")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 __all__ = ["Option", "parse"]
 
+import ast
 import contextlib
+import inspect
 import io
+import itertools
 import re
+import shutil
+import sys
+import textwrap
 import types
 import typing
 from collections.abc import Sequence
@@ -43,17 +49,23 @@ def parse(kind: type[T], prog: str, words: Sequence[str]) -> T:
     """
     import tyro
 
-    hints = typing.get_type_hints(kind, include_extras=True)
-    # tyro reads the help from the source of the class, so it must get that class and not a copy.
-    kind.__annotations__ = {name: _for_tyro(hints[name]) for name in kind.__annotations__}
-    output = io.StringIO()
+    hints, helps = typing.get_type_hints(kind, include_extras=True), _helps(kind)
+    kind.__annotations__ = {
+        name: _for_tyro(hints[name], helps[name]) for name in kind.__annotations__
+    }
+    output, printed = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(output):
-            return tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(printed):
+            command = tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as end:
         if not end.code:
+            sys.stdout.write(_wrapped(printed.getvalue()))
             raise
         raise BadInput(f"{_sentence(output.getvalue())}; see {prog} --help") from None
+    for seed in (getattr(command, "seed", None), *getattr(command, "seeds", ())):
+        if seed is not None and not 0 <= seed < 2**32:  # what NumPy's generators take
+            raise BadInput(f"seed must be from 0 to {2**32 - 1}, got {seed}")
+    return command
 
 
 def _sentence(box: str) -> str:
@@ -95,13 +107,37 @@ _PLAIN = {
 """tyro's messages, as patterns, and ours."""
 
 
-def _for_tyro(hint: Any) -> Any:
+def _helps(kind: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass, by field, each as one line: where lines of the
+    source end is no matter of the help."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for field, below in itertools.pairwise(node.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _wrapped(text: str) -> str:
+    """The help, its paragraphs as wide as the terminal; tyro wraps options alone."""
+    width = shutil.get_terminal_size().columns
+    lines = [line.rstrip() for line in text.splitlines()]
+    filled = [textwrap.fill(line, width) if line[:1].strip() else line for line in lines]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(filled)).rstrip() + "\n"
+
+
+def _for_tyro(hint: Any, text: str) -> Any:
     import tyro
 
     option = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Option)), None)
-    if option is None:
-        return hint
     conf: Any = tyro.conf  # its markers are applied to types that are known only here
+    if option is None:
+        return Annotated[hint, conf.arg(help=text, help_behavior_hint="" if hint is bool else None)]
     inner = typing.get_args(hint)[0]
     # Instead of "(default: None)", the help text of such an option describes its default.
     silent = option.positional or types.NoneType in typing.get_args(inner)
@@ -110,5 +146,7 @@ def _for_tyro(hint: Any) -> Any:
     if option.repeated:
         inner = conf.UseAppendAction[inner]
     hint_shown = "" if silent else None
-    argument = conf.arg(name=option.name, metavar=option.value, help_behavior_hint=hint_shown)
+    argument = conf.arg(
+        name=option.name, metavar=option.value, help=text, help_behavior_hint=hint_shown
+    )
     return Annotated[inner, argument]

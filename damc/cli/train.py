@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Train:
     """Train a model of images; the same command again resumes a run that was stopped.
 
-    `damc train PRESET` trains a named set-up on its data. `damc train --data FOLDER` trains on your
+    `damc train PRESET` trains a preset on its data. `damc train --data FOLDER` trains on your
     own images: it looks at all of them first, prints what it found, sizes networks, batch and time
     by them, and holds a tenth of them out to judge the model. `damc train --run DIR` resumes.
 

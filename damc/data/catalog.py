@@ -21,7 +21,7 @@ import difflib
 import gzip
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ SPLITS = ("train", "test", "all")
 class Found(NamedTuple):
     """What a name stands for: an array, or the list of its picture files, and how to fit them."""
 
-    images: NDArray[Any] | list[Path]
+    images: NDArray[Any] | Sequence[Path]
     labels: NDArray[np.int64] | None = None
     note: str = ""
     size: int | None = None
@@ -225,7 +225,7 @@ class Folder:
         where = where or str(root / self.folders[0])
         return Description(self.name, bool(counts), where, counts, self.get)
 
-    def _locate(self, root: Path, split: str) -> list[Path]:
+    def _locate(self, root: Path, split: str) -> Sequence[Path]:
         for name in self.folders:
             # As two folders beside each other (celeba64_train, celeba64_test).
             apart = [root / f"{name}_{part}" for part in ("train", "test")]

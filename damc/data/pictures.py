@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from damc.data.deep import is_deep_color
 from damc.data.limits import check_pixels
+from damc.data.paths import Paths
 from damc.data.pixels import Reading, orientation, pixels_of, scaled
 from damc.disk import open_plain
 from damc.errors import BadInput
@@ -165,15 +166,17 @@ def fit(
     return image
 
 
-def list_pictures(folder: Path) -> list[Path]:
+def list_pictures(folder: Path) -> Paths:
     """Every picture below a folder, hidden files left out, sorted by path."""
-    found = [
-        Path(where, name)
-        for where, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(PICTURE_SUFFIXES) and not name.startswith(".")
-    ]
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+    found: list[str] = []
+    for where, _, names in os.walk(folder):
+        below = Path(where).relative_to(folder)
+        found += [
+            (below / name).as_posix()
+            for name in names
+            if name.lower().endswith(PICTURE_SUFFIXES) and not name.startswith(".")
+        ]
+    return Paths(folder, sorted(found))
 
 
 def split_folder(folder: Path, split: str) -> tuple[Path | None, bool]:

@@ -49,6 +49,7 @@ class Reading:
         skip_corrupt: leave out picture files that cannot be read, instead of refusing all.
         check: decode every picture file before the first is used.
         ask: refuse whole numbers that use only a small part of 0 to 255, to ask for their range.
+        keep: keep the decoded pictures of a small set in memory; False where each is read once.
     """
 
     background: str = "white"
@@ -57,6 +58,7 @@ class Reading:
     skip_corrupt: bool = False
     check: bool = False
     ask: bool = True
+    keep: bool = True
 
     def __post_init__(self) -> None:
         if self.background not in BACKGROUNDS:

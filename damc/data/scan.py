@@ -94,7 +94,7 @@ class Scan:
 
 def scan_pictures(
     paths: Sequence[Path], reading: Reading, *, progress: bool = False
-) -> tuple[list[Path], Scan]:
+) -> tuple[Sequence[Path], Scan]:
     """Look through picture files; give those that can be read, and what was found.
 
     Files of more than 8 bits are always decoded, to see how many bits they use; the others only if
@@ -105,16 +105,25 @@ def scan_pictures(
     """
     from tqdm import tqdm
 
-    found: list[tuple[Path, dict[str, Any]]] = []
+    kinds: Counter[tuple[Any, ...]] = Counter()
+    changes: Counter[str] = Counter()
+    tops: dict[str, int] = {}  # the largest value of 16 bits, by format
     skipped: dict[str, str] = {}
     deep = bool(reading.check or reading.skip_corrupt)
     for path in tqdm(paths, desc="look", disable=not progress, dynamic_ncols=True, leave=False):
         try:
-            found.append((path, pictures.survey(path, reading.background, decode=deep)))
+            fact = pictures.survey(path, reading.background, decode=deep)
         except BadInput as error:
             skipped[str(path)] = str(error).removeprefix(f"{path} ").removeprefix("is ")
             if not deep:
                 raise
+            continue
+        # Counted, not kept: there may be very many.
+        kind, top = fact["format"], fact["top"]
+        kinds[fact["size"], fact["channels"], fact["stored"], None if top is None else kind] += 1
+        changes.update(fact["changes"])
+        if top is not None:
+            tops[kind] = max(top, tops.get(kind, 0))
     if skipped and not reading.skip_corrupt:
         name, why = next(iter(skipped.items()))
         many = f"{len(skipped)} of {len(paths)} pictures cannot be read, the first is"
@@ -122,23 +131,19 @@ def scan_pictures(
             f"{many if len(skipped) > 1 else 'one picture cannot be read,'} {name} ({why}): mend "
             "or remove it, or leave it out with --skip-corrupt (skip_corrupt=True in Python)"
         )
-    if not found:
+    count = kinds.total()
+    if not count:
         raise BadInput(f"none of {len(paths)} pictures can be read, the first is {paths[0]}")
-    facts = [fact for _, fact in found]
-    depths = dict(reading.bits)
-    for kind in {fact["format"] for fact in facts if fact["top"] is not None} - depths.keys():
-        depths[kind] = used_bits(max(f["top"] for f in facts if f["format"] == kind and f["top"]))
-    scan = Scan(
-        "pictures",
-        len(found),
-        skipped,
-        Counter(change for fact in facts for change in fact["changes"]),
-        Counter(fact["size"] for fact in facts),
-        Counter(_color(fact["channels"]) for fact in facts),
-        Counter(_depth(fact, depths) for fact in facts),
-        depths,
-    )
-    return [path for path, _ in found], scan
+    depths = {kind: used_bits(top) for kind, top in tops.items()} | dict(reading.bits)
+    sizes: Counter[tuple[int, int]] = Counter()
+    channels: Counter[str] = Counter()
+    bits: Counter[str] = Counter()
+    for (size, color, stored, kind), n in kinds.items():
+        sizes[size] += n
+        channels["color" if color == 3 else "gray"] += n
+        bits[_depth(stored, kind, depths)] += n
+    scan = Scan("pictures", count, skipped, changes, sizes, channels, bits, depths)
+    return [path for path in paths if str(path) not in skipped] if skipped else paths, scan
 
 
 def common_size(sizes: Mapping[tuple[int, int], int]) -> tuple[int, int]:
@@ -181,12 +186,8 @@ def _sizes(sizes: Mapping[tuple[int, int], int]) -> str:
     return f"{len(sizes):,} sizes, {w0}x{h0} to {w1}x{h1}"
 
 
-def _color(channels: int) -> str:
-    return "color" if channels == 3 else "gray"
-
-
-def _depth(fact: Mapping[str, Any], depths: Mapping[str, int]) -> str:
-    if fact["top"] is None:
-        return f"of {fact['stored']} bits"
-    bits = depths[fact["format"]]
-    return f"of 16 bits ({fact['format']}), {bits} used: 0 to {2**bits - 1:,} span [-1, 1]"
+def _depth(stored: int, kind: str | None, depths: Mapping[str, int]) -> str:
+    """In words; `kind` is the format of a file of 16 bits."""
+    if kind is None:
+        return f"of {stored} bits"
+    return f"of 16 bits ({kind}), {depths[kind]} used: 0 to {2 ** depths[kind] - 1:,} span [-1, 1]"

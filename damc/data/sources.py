@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def from_path(path: Path, split: str, shaping: Shaping) -> Loaded:
 
 def from_found(found: catalog.Found, name: str, shaping: Shaping) -> Loaded:
     """A data set of the catalog; its own size and crop hold unless others are asked for."""
-    if not isinstance(found.images, list):
+    if isinstance(found.images, np.ndarray):
         return from_array(found.images, found.labels, name, found.note, shaping)
     note = found.note if shaping.crop is None else ""
     size = found.size if shaping.size in (None, "auto") else shaping.size
@@ -94,7 +95,7 @@ def from_array(
 
 
 def from_files(
-    paths: list[Path],
+    paths: Sequence[Path],
     name: str,
     note: str,
     shaping: Shaping,
@@ -146,7 +147,7 @@ def from_files(
         len(good),
         lambda i: str(good[i]),
         shaping,
-        keep=True,
+        keep=shaping.reading.keep,
         content=lambda i: content_hash(good[i].read_bytes()),
     )
     noted = [note, *(depth for depth in scan.bits if not depth.startswith("of 8"))]

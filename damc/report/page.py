@@ -50,9 +50,7 @@ def write_report(
     """
     said = f'<p class="verdict">{escape(verdict)}</p>\n' if verdict else ""
     body = "\n".join(map(_section, sections))
-    return write_atomically(
-        path,
-        f"""<!DOCTYPE html>
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -65,8 +63,8 @@ def write_report(
 {said}{body}
 </body>
 </html>
-""",
-    )
+"""
+    return write_atomically(path, page.encode(errors="backslashreplace"))  # names may be no text
 
 
 _STYLE = """

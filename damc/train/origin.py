@@ -106,9 +106,15 @@ class Origin:
         """Which images are held out; None where the source has test images, or none are."""
         return self._parts[2]
 
-    def load(self, paths: tuple[Path, ...]) -> list[Images]:
-        """Other images for the same networks, read as those trained on: a few may well be dark."""
-        other = replace(self, reading=replace(self.reading, ask=False), division=None, loaded=None)
+    def load(self, paths: tuple[Path, ...], *, keep: bool = True) -> list[Images]:
+        """Other images for the same networks, read as those trained on: a few may well be dark.
+
+        Args:
+            paths: pictures, folders of pictures, raw or .npy files.
+            keep: False where each is read once, see `damc.data.Reading`.
+        """
+        reading = replace(self.reading, ask=False, keep=keep)
+        other = replace(self, reading=reading, division=None, loaded=None)
         return [replace(other, source=str(path))._load("all") for path in paths]
 
     def remember(self, folder: str | Path, *, looked: bool = True) -> None:

@@ -50,10 +50,20 @@ def test_python_dash_m_is_the_same_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(damc: Any, name: str) -> None:
-    done = damc(name, "--help")
+    done = damc(name, "--help", env={"COLUMNS": "80"})
     assert done.code == 0 and done.err == ""
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80 and all(line == line.rstrip() for line in lines)
+    assert "\n\n\n" not in done.out and "(default: False)" not in done.out
     assert f"usage: damc {name}" in done.out
     assert "(default: None)" not in done.out or name == "toy"
+
+
+def test_help_is_wrapped_by_the_terminal_and_not_by_the_source(damc: Any) -> None:
+    told = damc("train", "--help", env={"COLUMNS": "100"}).out
+    start = told.index("[PRESET]        The preset to train;")
+    first, second = told[start:].splitlines()[:2]
+    assert len(first) + len(second.split()[0]) > 96  # the next word did not fit
 
 
 def test_train_leaves_a_whole_run_folder(trained: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import torch
 from PIL import Image
 
 from damc import AnomalyDetector
-from damc.anomaly.detect import detect
+from damc.anomaly.detect import detect, names_of
 from damc.data import load_images
+from damc.train.origin import Origin
 
 
 @pytest.fixture(scope="module")
@@ -227,12 +229,14 @@ def test_detection_goes_on_where_it_was_stopped(
 def test_memory_does_not_grow_with_the_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A picture leaves its name and its score behind, and none of its 2,304 pixels."""
+    """A picture leaves some numbers behind: none of its 2,304 pixels, neither path nor name."""
     monkeypatch.setattr("damc.anomaly.detect._CHUNK", 64)
     blob = io.BytesIO()
     Image.fromarray(np.full((48, 48), 7, np.uint8)).save(blob, "bmp")
-    for i in range(1500):
-        (tmp_path / f"{i:04d}.bmp").write_bytes(blob.getvalue())
+    for n in (10, 400, 1600):
+        (tmp_path / f"{n}").mkdir()
+        for i in range(n):
+            (tmp_path / f"{n}" / f"{i:04d}.bmp").write_bytes(blob.getvalue())
 
     class Mean(AnomalyDetector):
         normal_scores_, threshold_, seed_ = np.arange(10.0), 8.0, 0
@@ -244,14 +248,27 @@ def test_memory_does_not_grow_with_the_pictures(
             return np.stack([scores, scores], 1)
 
     def peak(n: int) -> int:
-        images = load_images(tmp_path).subset(slice(n))
+        folder = (tmp_path / f"{n}",)
         tracemalloc.start()
-        found = detect(Mean(), [images], [f"{i:04d}.bmp" for i in range(n)], tmp_path / f"p{n}")
+        sets = Origin("", (1, 48, 48)).load(folder, keep=False)
+        found = detect(Mean(), sets, names_of(folder, sets), tmp_path / "partial")
         found.write_csv(tmp_path / "scores.csv")
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        assert len(found.names) == n and found.names[-1].endswith(f"{n - 1:04d}.bmp")
         return most
 
     peak(10)  # what is made once
-    few, many = peak(150), peak(1500)
-    assert many - few < 1000 * (1500 - 150), (few, many)
+    few, many = peak(400), peak(1600)
+    assert many - few < 200 * (1600 - 400), (few, many)
+
+
+def test_names_that_are_no_text_are_scored(
+    damc: Any, trained: Any, pictures: Path, tmp_path: Path
+) -> None:
+    """A file name may be any bytes: the table has them as they are, the terminal an escape."""
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    odd.write_bytes((pictures / "noise.png").read_bytes())
+    done = damc("detect", trained.folder, odd, "--samples", 1, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert b"caf\xe9.png" in (tmp_path / "out" / "scores.csv").read_bytes()

@@ -57,6 +57,7 @@ def still_good(damc: Any, folder: Path, iteration: int) -> None:
         (["sample", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
         (["reconstruct", "nowhere", "--n", "-1"], ["n must be at least 1, got -1"]),
         (["evaluate", "nowhere", "--n", "0"], ["n must be at least 1, got 0"]),
+        (["evaluate", "nowhere", "--likelihood-images", "0"], ["images must be at least 1, got 0"]),
         (["transitions", "nowhere", "--chains", "0"], ["chains must be at least 1, got 0"]),
         (["cost", "digits-small", "--rounds", "0"], ["rounds must be at least 1, got 0"]),
         (["toy", "--iterations", "0"], ["iterations must be at least 1, got 0"]),
@@ -96,6 +97,19 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     refused(outcome, *said)
     assert len(outcome.err.strip().splitlines()) == 1
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sample", "RUN", "--seed"],
+        ["train", "digits-small", "--seed"],
+        ["reproduce", "steps", "--seeds"],
+    ],
+)
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_a_seed_that_no_generator_takes(damc: Any, words: list[str], seed: int) -> None:
+    refused(damc(*words, seed), f"seed must be from 0 to 4294967295, got {seed}")
 
 
 def test_an_unknown_option_is_code_2_and_names_the_nearest(damc: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 
 from damc.data import Reading, load_images, pictures
+from damc.data.paths import Paths
 from damc.data.pictures import survey
 from damc.data.scan import common_size
 from damc.errors import BadInput
@@ -118,3 +121,18 @@ def test_published_folders_are_not_looked_through(
     assert len(images) == 5 and [path.name for path in seen] == ["0.png"]
     assert images.scan is not None and images.scan.table["sizes"] == "all 256x256"
     assert torch.allclose(images.batch(torch.tensor([4])).mean(), torch.tensor(200 / 127.5 - 1))
+
+
+def test_paths_take_the_memory_of_their_names(tmp_path: Path) -> None:
+    """As a list of paths in every other way."""
+    names = [f"a/{i:05d}.png" for i in range(5000)] + [os.fsdecode(b"caf\xe9.png")]
+    plain = [tmp_path / name for name in names]
+    tracemalloc.start()
+    found = Paths(tmp_path, names)
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert size < 25 * len(names)
+    assert list(found) == plain and len(found) == len(plain) and found[-1] == plain[-1]
+    assert list(found[10:20:3]) == plain[10:20:3] and not Paths(tmp_path, [])
+    with pytest.raises(IndexError):
+        found[len(plain)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -188,27 +189,46 @@ def test_all_processes_say_that_the_run_goes_on(tmp_path: Path, launcher: str) -
     assert Run.open(run).load().iteration > 0
 
 
-@pytest.mark.skipif(
-    shutil.which("tc") is None or subprocess.run(["unshare", "-rn", "true"]).returncode != 0,
-    reason="needs tc and a network namespace",
-)
-@pytest.mark.parametrize(("delay", "ends"), [("20ms", 0), ("40000ms", 2)])
-def test_a_slow_network(tmp_path: Path, delay: str, ends: int) -> None:
-    """A delay makes it slow; one beyond the timeout ends it in one sentence."""
+SLOW = "tc qdisc add dev lo root tbf rate 30mbit burst 256kb latency 20s"
+CUT = "tc qdisc add dev lo root tbf rate 1kbit burst 2kb latency 1s"  # no packet of a gradient fits
+
+
+def in_namespace(shell: str) -> list[str]:
+    """A network of its own, in which `lo` is the only device."""
+    return ["unshare", "-rn", "sh", "-ec", f"ip link set lo up; {shell}"]
+
+
+def shaped() -> bool:
+    found = shutil.which("tc") is not None and shutil.which("unshare") is not None
+    return found and subprocess.run(in_namespace(SLOW), capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not shaped(), reason="needs tc, its tbf and a network namespace")
+def test_a_slow_network_only_takes_longer(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    iterations = "12" if ends == 0 else "100000"
-    train = " ".join(command(2, run, int(iterations), "devices"))
-    later = f"(until ls {run}/checkpoints/0* >/dev/null 2>&1; do sleep .05; done; "
-    slow = f"tc qdisc add dev lo root netem delay {delay}"
-    shell = (
-        f"ip link set lo up; {slow if ends == 0 else later + slow + ')&'}; exec {train}".replace(
-            ")&;", ")&"
-        )
-    )
+    train = shlex.join(command(2, run, 12, "devices"))
     begun = time.monotonic()
-    process = start(["unshare", "-rn", "sh", "-c", shell])
+    process = start(in_namespace(f"{SLOW}; exec {train}"))
     _, err = process.communicate(timeout=500)
-    print(f"delay {delay}: {time.monotonic() - begun:.1f} s in all")
-    assert process.returncode == ends, err[-2000:]
-    assert (SENTENCE in err) == (ends == 2), err[-2000:]
+    print(f"30 Mbit/s: {time.monotonic() - begun:.1f} s in all")
+    assert process.returncode == 0, err[-2000:]
+    assert Run.open(run).load().iteration == 12
+
+
+@pytest.mark.skipif(not shaped(), reason="needs tc, its tbf and a network namespace")
+def test_a_network_that_is_cut_ends_the_run_in_one_sentence(tmp_path: Path) -> None:
+    run, cut = tmp_path / "run", tmp_path / "cut"
+    train = shlex.join(command(2, run, 100_000, "devices"))
+    wait = f"until ls {run}/checkpoints/0* >/dev/null 2>&1; do sleep .05; done"
+    process = start(in_namespace(f"({wait}; {CUT}; touch {cut}) & exec {train}"))
+    until_checkpoint(run, process)
+    while not cut.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    begun = time.monotonic()
+    _, err = process.communicate(timeout=500)
+    seconds = time.monotonic() - begun
+    print(f"cut: {seconds:.1f} s")
+    assert process.returncode == 2 and SENTENCE in err, err[-2000:]
+    assert seconds < 2 * TIMEOUT + 30
     assert Run.open(run).load().iteration >= 10

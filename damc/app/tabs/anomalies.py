@@ -57,7 +57,7 @@ def anomalies_tab(jobs: Jobs) -> None:
     listed = gr.HTML()
 
     def show(found: anomalies.Found, fitted: Any) -> tuple[Any, str]:
-        order = found.detection.order[:16]
+        order = found.detection.order[:16].tolist()
         both = above_maps(found.images, found.maps, order)
         return both, words.scores_table(found.detection, fitted.false_alarms_)
 
