@@ -52,6 +52,11 @@ class Budget:
         """The share that is left, of whichever runs out first."""
         return min(1 - self.spent / self.gradients, 1 - self.elapsed / self.seconds)
 
+    @property
+    def hurried(self) -> bool:
+        """Whether so little time is left that work is cut short."""
+        return self.elapsed > 0.85 * self.seconds
+
 
 @dataclass
 class Mover:

@@ -13,7 +13,7 @@ __all__ = ["sample"]
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -23,7 +23,7 @@ from damc.density import Target
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hunt import hunt, scattered, together
-from damc.kernels.mover import Budget
+from damc.kernels.mover import Budget, Possible
 from damc.kernels.pilot import Paths, Pilot, pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import ISLANDS, Annealed, anneal, joined
@@ -31,6 +31,7 @@ from damc.randomness import derive_seed
 from damc.sampling.amortized import amortized
 from damc.sampling.check import checked, positive
 from damc.sampling.draws import Draws
+from damc.sampling.jumps import Jumps, bridge, jumps_for
 from damc.sampling.observations import check_alone
 from damc.sampling.refine import Pool, chosen, pool_of, refine, tails
 from damc.sampling.shells import FALLS, OUTER, OUTER_OF_SUPPORT, pole, tail
@@ -167,19 +168,29 @@ def sample(
             first, found, reference = earlier.first, earlier.found, earlier.reference
         slopes = _slopes(work, first.state)
         runs = [] if earlier is None else [run for run in earlier.runs if run.finished]
+        jumping = None
         if _integrable(slopes):
-            runs = _annealings(work, first, reference, runs)
-        second = joined(runs or [first])
+            runs, jumping = _annealings(work, first, reference, runs)
+        annealed = joined(runs or [first])
         work.stage("refine")
-        states, accepted = refine(target, n, second, budget, generator)
+        jumps, start = jumping or (None, annealed.state)
+        second = replace(annealed, state=start)
+        states, accepted = refine(target, n, second, budget, generator, jumps)
+        if budget.hurried:
+            work.notes.append(f"{minutes:g} minutes left time for {len(states)} sweeps of moves")
+        if jumps is not None:
+            second = replace(second, island_evidence=bridge(
+                jumps, Possible(target), states, len(second.island_evidence), budget, generator
+            ))  # fmt: skip
         pool = tails(target, n, second, states, budget, generator) or pool_of(states)
         if _integrable(slopes):
             slopes = _slopes(work, states[-1])
             found = _from_peaks(work, found)
     spent = budget.spent + (0 if earlier is None else earlier.gradient_calls)
     lost = lost_paths(found, second)
-    evidence = Evidence(target.target, bijection, found, first, reference, runs, second, states,
-                        accepted, lost, *slopes, budget, spent, calls + 1)  # fmt: skip
+    evidence = Evidence(target.target, bijection, found, first, reference, runs, annealed, jumps,
+                        second, states, accepted, lost, *slopes, budget, spent, calls + 1,
+                        tuple(work.notes))  # fmt: skip
     draws = _draws(n, evidence, pool, generator)
     return _with_sampler(draws, seed, progress) if amortize else draws
 
@@ -193,6 +204,7 @@ class _Work:
     budget: Budget
     generator: torch.Generator
     stage: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)  # what the clock decided
 
 
 def _generator(device: torch.device | str) -> torch.Generator:
@@ -246,26 +258,47 @@ def _widened(work: _Work, found: Pilot, first: Annealed) -> Reference:
 
 def _annealings(
     work: _Work, first: Annealed, reference: Reference, earlier: list[Annealed]
-) -> list[Annealed]:
-    """Annealings from the second reference, all of one size: more where islands differ."""
+) -> tuple[list[Annealed], tuple[Jumps, State] | None]:
+    """Annealings from the second reference, all of one size, and jumps where islands differ.
+
+    Islands differ where particles cannot leave their modes. If a mixture that fits the particles
+    can, jumps set the masses right at little cost; if not, only more particles do.
+    """
     work.stage("annealing")
     budget = work.budget
     pace = budget.elapsed / max(1, budget.spent)  # seconds for a gradient
-    most = _affordable(first, pace, budget)
-    if earlier:
-        return [*earlier, _anneal(work, reference, len(earlier[-1].state.z))]
-    if first.finished and most < len(first.state.z):  # no budget for another
-        return [first]
-    runs = [_anneal(work, reference, min(_SECOND, most))]
+    most = _affordable(work, first, pace)
+    if first.finished and most < len(first.state.z) and not earlier:  # no budget for another
+        return [first], None
+    particles = len(earlier[-1].state.z) if earlier else min(_SECOND, most)
+    runs = [*earlier, _anneal(work, reference, particles)]
+    jumps = None
     # Islands must be of one size, so the smaller run only tells whether larger ones are needed.
-    while _differ(joined(runs[1:] or runs)) and len(runs) <= _RUNS:
+    while _differ(joined(runs[1:] or runs)) and not earlier:
+        if len(runs) == 1:
+            jumps = _jumps(work, runs)
+        if jumps is not None or len(runs) > _RUNS:
+            break
         particles = min(_MOST, most)
         price = 1.5 * particles * runs[-1].gradient_calls / len(runs[-1].state.z)
         late = budget.elapsed + pace * price > 0.7 * budget.seconds
         if late or budget.spent + price > 0.7 * budget.gradients:
+            if late:
+                work.notes.append(f"there was no time for more than {len(runs)} annealings")
             break
         runs.append(_anneal(work, reference, particles))
-    return runs[1:] or runs
+    if not earlier:
+        runs = runs[1:] or runs
+    if jumps is None and _differ(joined(runs)):
+        jumps = _jumps(work, runs)
+    return runs, jumps
+
+
+def _jumps(work: _Work, runs: list[Annealed]) -> tuple[Jumps, State] | None:
+    """Jumps of all particles, and the particles after them; None if they are refused."""
+    work.stage("jumps")
+    found = joined(runs)
+    return jumps_for(found.state, found.mover, Possible(work.target), work.budget, work.generator)
 
 
 def _anneal(
@@ -286,13 +319,20 @@ def _anneal(
     )
 
 
-def _affordable(first: Annealed, pace: float, budget: Budget) -> int:
+def _affordable(work: _Work, first: Annealed, pace: float) -> int:
     """As many particles as the budget bears, going by what the first annealing cost."""
+    budget = work.budget
     each = 2.5 * first.gradient_calls / len(first.state.z)
     by_time = 0.5 * (budget.seconds - budget.elapsed) / (each * pace) if pace else math.inf
     by_calls = 0.5 * (budget.gradients - budget.spent) / each
     most = max(1.0, min(_MOST, by_time, by_calls))
-    return ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
+    particles = ISLANDS << max(4, math.floor(math.log2(most / ISLANDS)))
+    if particles < _SECOND and by_time < by_calls:
+        work.notes.append(
+            f"{budget.seconds / 60:g} minutes left time for {particles:,} particles instead of "
+            f"{_SECOND:,}"
+        )
+    return particles
 
 
 def _differ(done: Annealed) -> bool:
@@ -324,7 +364,7 @@ def _integrable(slopes: tuple[float, float]) -> bool:
 def _draws(n: int, evidence: Evidence, pool: Pool, generator: torch.Generator) -> Draws:
     """n draws of the pool, with their verdict."""
     second, support = evidence.second, evidence.support
-    z, weights = chosen(pool, n, second, generator)
+    z, weights = chosen(pool, n, evidence.island_weights, generator)
     trusted, report, checks = verdict(evidence)
     return Draws(
         z if support is None else support(z)[0],

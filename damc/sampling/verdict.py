@@ -28,6 +28,7 @@ from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
 from damc.kernels.tails import tail_index
+from damc.sampling.jumps import Jumps
 from damc.sampling.shells import FALLS
 from damc.sampling.supports import Support
 from damc.sampling.weights import Weights
@@ -47,8 +48,11 @@ class Evidence:
         found: by the pilot and by hunting.
         first: the annealing from the pilot's reference.
         reference: of the later ones.
-        runs: the later ones, the last of them used.
-        second: those joined.
+        runs: the later ones.
+        annealed: those joined.
+        jumps: that particles made afterwards, if islands differed.
+        second: the particles before the last sweeps and their evidence: after jumps, that of the
+            bridge between them and their proposal.
         states: the particles after each sweep of moves that followed.
         acceptance: of the last sweep.
         lost: paths, good ones, that too few particles are near to.
@@ -57,6 +61,7 @@ class Evidence:
         budget: of the last call.
         gradient_calls: of all calls.
         calls: how many calls of `damc.sample` this is the result of.
+        notes: what would have been done with more time.
     """
 
     target: LogProb
@@ -65,6 +70,8 @@ class Evidence:
     first: Annealed
     reference: Reference
     runs: list[Annealed]
+    annealed: Annealed
+    jumps: Jumps | None
     second: Annealed
     states: list[State]
     acceptance: float
@@ -74,6 +81,14 @@ class Evidence:
     budget: Budget
     gradient_calls: int
     calls: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def island_weights(self) -> Tensor:
+        """log-weight of each island ``(R,)``, of mean weight 1: its evidence, unless jumps made its
+        particles forget how they came there."""
+        each = self.second.island_evidence
+        return torch.zeros_like(each) if self.jumps else each - self.second.log_evidence
 
 
 def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dict[str, float]]:
@@ -109,6 +124,11 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         "pole slope": e.pole_slope,
         "endless": _endless(e.support, after.z),
     }
+    between, allowed = 0.0, math.inf
+    if e.jumps is not None:
+        between = e.second.log_evidence - e.annealed.log_evidence
+        allowed = 0.3 + 4 * math.hypot(error, e.annealed.log_evidence_error)
+        checks |= {"jumps": e.jumps.acceptance, "bridge above annealing": between}
     noise = shift_noise(len(after.z), after.z.shape[1], ess)
     reasons = [
         (
@@ -138,6 +158,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
         ),
+        (abs(between) > allowed, "annealing and the particles after jumps disagree on the evidence, "
+         f"by {abs(between):.2f}"),
         (bound > 0.5 + 4 * error, "a region found by the pilot has more mass than all particles: "
          f"its bound lies {bound:.1f} nats above the evidence"),
         (e.lost > 0, f"too few particles are left near {e.lost} of the regions that were found"),
@@ -146,12 +168,12 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         reasons += of_weights(weights, e.second.log_evidence, error, checks)
     failed = [sentence for wrong, sentence in reasons if wrong]
     if failed:
-        return False, f"do not trust these draws: {'; '.join(failed)}", checks
+        return False, f"do not trust these draws: {'; '.join((*failed, *e.notes))}", checks
     sentence = (
         f"all checks passed: {islands} independent islands agree (worth {ess:,.0f} draws, log "
         f"evidence +- {error:.3f}) and further moves do not shift them"
     )
-    return True, sentence, checks
+    return True, "; ".join((sentence, *e.notes)), checks
 
 
 def of_weights(

@@ -58,6 +58,8 @@ def evidence(**changed: object) -> Evidence:
         "first": annealed(normal(1024, 1)),
         "reference": found([[0.0, 0.0]]).reference,
         "runs": [],
+        "annealed": annealed(normal(2048, 2)),
+        "jumps": None,
         "second": annealed(normal(2048, 2)),
         "states": [state(normal(2048, seed)) for seed in (3, 4)],
         "acceptance": 0.8,
