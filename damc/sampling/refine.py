@@ -23,6 +23,7 @@ from damc.sampling.verdict import evaluated
 _LEAST = 24  # moves after annealing
 _EACH = 8  # draws made for each one kept
 _HEAVY_EACH = 40  # where tails are heavy, and no tilt helps
+_SWEEPS = 8  # at least, before a short budget ends them
 _JUMPS = 3  # after the moves of a sweep
 _BURN_IN = 24  # moves of a tilted pool that are not kept
 
@@ -67,7 +68,9 @@ def refine(
             state = jumps(state, Possible(target), budget, generator, _JUMPS)
         states.append(state)
         enough = len(states) >= least and budget.spent > 2 * start and not heavy
-        if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
+        # Fewer sweeps than draws were asked for repeat some; none at all tell nothing.
+        short = budget.left < 0.15 and len(states) >= min(least, _SWEEPS)
+        if budget.left <= 0 or enough or short:
             break
     return states, accepted
 

@@ -158,8 +158,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
         ),
-        (abs(between) > allowed, "annealing and the particles after jumps disagree on the evidence, "
-         f"by {abs(between):.2f}"),
+        (abs(between) > allowed, "annealing and particles after jumps disagree on the evidence, by "
+         f"{abs(between):.2f}"),
         (bound > 0.5 + 4 * error, "a region found by the pilot has more mass than all particles: "
          f"its bound lies {bound:.1f} nats above the evidence"),
         (e.lost > 0, f"too few particles are left near {e.lost} of the regions that were found"),
