@@ -15,6 +15,7 @@ from benchmarks import (
     exact,
     growth,
     iteration,
+    nuts,
     parts,
     prior,
     sampling,
@@ -37,13 +38,14 @@ BENCHMARKS = {
     "compiled": compiled.rows,
     "densities": densities.rows,
     "posteriors": densities.posteriors,
+    "nuts": nuts.rows,
     "sbi": sbi.rows,
     "scaling": scaling.rows,
     "scaling-check": scaling.check,
     "averaging": scaling.averaging,
     "verdict": verdict.rows,
 }
-SEEDED = ("densities", "posteriors", "verdict")  # they take seeds, and names of targets
+SEEDED = ("densities", "nuts", "posteriors", "verdict")  # they take seeds, and names of targets
 
 
 def main() -> None:
