@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
 from damc.kernels.tails import tail_index
+from damc.sampling.jumps import Jumps, MixtureProposal
 from damc.sampling.verdict import (
     Evidence,
     lost_paths,
@@ -142,3 +145,22 @@ def test_weights_of_a_sampler_that_tell_another_evidence() -> None:
     trusted, report, _ = verdict(evidence(), weights(LOG_Z + 1 + noise))
     assert not trusted and "weights disagree on the evidence" in report
     assert verdict(evidence(), weights(LOG_Z + 1 + 30 * noise))[0]  # too uneven to tell
+
+
+def test_jumps_must_agree_with_annealing_and_notes_are_told() -> None:
+    jumps = Jumps(MixtureProposal(normal(2000)), None, 0.5)
+    trusted, report, checks = verdict(evidence(jumps=jumps, notes=("there was no time",)))
+    assert trusted and report.endswith("; there was no time")
+    assert checks["jumps"] == 0.5 and abs(checks["bridge above annealing"]) < 0.1
+    far = annealed(normal(2048, 2))
+    far = replace(far, island_evidence=far.island_evidence - 1.0)
+    trusted, report, _ = verdict(evidence(jumps=jumps, annealed=far, notes=("in haste",)))
+    assert not trusted and "after jumps disagree" in report and report.endswith("; in haste")
+
+
+def test_islands_weigh_alike_after_jumps() -> None:
+    jumps = Jumps(MixtureProposal(normal(2000)), None, 0.5)
+    second = annealed(normal(2048, 2), spread=0.5)
+    assert not evidence(second=second, jumps=jumps).island_weights.any()
+    weights = evidence(second=second).island_weights
+    assert weights.std() > 0.2 and float(weights.exp().mean()) == pytest.approx(1.0)
