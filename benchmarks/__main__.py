@@ -45,7 +45,13 @@ BENCHMARKS = {
     "averaging": scaling.averaging,
     "verdict": verdict.rows,
 }
-SEEDED = ("densities", "nuts", "posteriors", "verdict")  # they take seeds, and names of targets
+SEEDED = (
+    "densities",
+    "nuts",
+    "posteriors",
+    "sbi",
+    "verdict",
+)  # they take seeds, and names of targets
 
 
 def main() -> None:
