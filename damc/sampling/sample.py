@@ -102,7 +102,8 @@ def sample(
             `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
         gradients: at most so many gradients of the log-density, counted for each point.
-        minutes: at most about so much time, without that of `amortize`.
+        minutes: at most about so much computing time, without that of `amortize`; other work on
+            the same processor does not count.
         amortize: train `Draws.sampler` at once, and hear what its weights say of the evidence.
         resume: draws of an earlier call for the same density, to go on from with a new budget: its
             particles are kept, and as many again are made beside them.
@@ -141,7 +142,8 @@ def sample(
     generator.manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
     target = Watched(checked(log_prob, dim, bijection, generator))
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
-        budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update)
+        clock = torch.device(device).type != "cpu"
+        budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update, clock=clock)
         work = Work(target, bijection, budget, generator, bar.set_description)
         if earlier is None:
             first, found, reference = approach(work, dim if bijection is None else bijection.free)
