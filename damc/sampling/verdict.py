@@ -33,7 +33,8 @@ from damc.sampling.shells import FALLS
 from damc.sampling.supports import Support
 from damc.sampling.weights import Weights
 
-_COMPARED = 4096  # points whose quantiles are compared
+_COMPARED = 4096  # points whose ranks and quantiles are compared
+_RANKS = 0.5 / math.sqrt(math.pi)  # how a shift of a Gaussian by one sd moves ranks, to first order
 _FAIR = 0.018  # the share of the mass from which on a region must not be missed
 _SHORT = 0.2  # of the draws that a region must hold, those without which it counts as missed
 
@@ -271,20 +272,28 @@ def far_paths(paths: Paths, z: Tensor, log_evidence: float) -> int:
 
 
 def shift(before: Tensor, after: Tensor) -> tuple[float, float]:
-    """The largest shift of a median in units of spread, and the largest log-growth of a spread."""
+    """The largest shift of a coordinate in sds, and the largest log-growth of a spread.
+
+    The shift is that of mean ranks, in units of what a shift by one sd does to the ranks of a
+    Gaussian. A median may lie between two modes, and tells nothing there.
+    """
     some = slice(None, None, max(1, len(before) // _COMPARED))
-    levels = before.new_tensor([0.05, 0.25, 0.5, 0.75, 0.95])
-    a, b = before[some].quantile(levels, 0), after[some].quantile(levels, 0)
-    spread = (a[3] - a[1]).clamp(min=1e-300) / 1.349
-    grown = ((b[4] - b[0]).clamp(min=1e-300) / (a[4] - a[0]).clamp(min=1e-300)).log()
-    return float(((b[2] - a[2]).abs() / spread).max()), float(grown.max())
+    before, after = before[some], after[some]
+    ordered, other = before.T.contiguous().sort(1).values, after.T.contiguous()
+    below = torch.searchsorted(ordered, other) + torch.searchsorted(ordered, other, right=True)
+    area = below.to(before.dtype).mean(1) / (2 * len(before))
+    levels = before.new_tensor([0.05, 0.95])
+    a, b = before.quantile(levels, 0), after.quantile(levels, 0)
+    grown = ((b[1] - b[0]).clamp(min=1e-300) / (a[1] - a[0]).clamp(min=1e-300)).log()
+    return float((area - 0.5).abs().max()) / _RANKS, float(grown.max())
 
 
 def shift_noise(n: int, dim: int, ess: float = math.inf) -> float:
-    """What `shift` finds of n points of one law at most: the largest of d shifts of medians.
+    """What `shift` finds of n points of one law at most: the largest of d shifts of ranks.
 
-    A median of n Gaussian points has the standard error 1.25 / sqrt(n), and the largest of d
-    Gaussian errors is about sqrt(2 log d) of them.
+    The mean rank of n points among n others has the standard error 1 / sqrt(6 n), 1.45 / sqrt(n)
+    in sds, and the largest of d Gaussian errors is about sqrt(2 log d) of them. A little more is
+    allowed, since a bound on growth rests on this, too.
     """
     points = max(1.0, min(n, _COMPARED, ess))
     return 1.25 * math.sqrt(2 / points) * (1.5 + math.sqrt(2 * math.log(2 * dim)))

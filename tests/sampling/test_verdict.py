@@ -138,6 +138,21 @@ def test_noise_of_many_coordinates_is_no_shift() -> None:
     assert shift_noise(4096, 2) < 0.12
 
 
+def test_two_modes_of_equal_mass_do_not_shift_though_their_median_jumps() -> None:
+    g = torch.Generator().manual_seed(0)
+
+    def modes(right: int) -> Tensor:
+        side = torch.where(torch.arange(4000)[:, None] < right, 50.0, -50.0)
+        return side + torch.randn(4000, 1, dtype=D, generator=g)
+
+    before, after = modes(1990), modes(2010)
+    assert float(after.median() - before.median()) > 90
+    assert shift(before, after)[0] < 0.05
+    assert shift(before, modes(2600))[0] > 0.1 + shift_noise(4000, 1)  # 15 % of the mass moved
+    still = torch.randn(4000, 1, dtype=D, generator=g)
+    assert shift(still, still + 0.2)[0] == pytest.approx(0.2, abs=0.01)
+
+
 def test_weights_of_a_sampler_that_tell_another_evidence() -> None:
     noise = 0.2 * normal(2000, 7)[:, 0]
     trusted, _, checks = verdict(evidence(), weights(LOG_Z + noise))
