@@ -52,6 +52,7 @@ SEEDED = (
     "sbi",
     "verdict",
 )  # they take seeds, and names of targets
+ASKED = ("nuts",)  # run only if named, as they need packages that damc has no use for
 
 
 def main() -> None:
@@ -74,7 +75,7 @@ def main() -> None:
         failures = check.failures()
         raise SystemExit("\n".join(failures) if failures else 0)
     given.out.mkdir(parents=True, exist_ok=True)
-    for name in given.names or BENCHMARKS:
+    for name in given.names or [name for name in BENCHMARKS if name not in ASKED]:
         choices = {"seeds": given.seeds, "names": given.only} if name in SEEDED else {}
         choices = {key: value for key, value in choices.items() if value}
         if name == "densities":
