@@ -15,6 +15,7 @@ from benchmarks import (
     exact,
     growth,
     iteration,
+    nuts,
     parts,
     prior,
     sampling,
@@ -37,13 +38,21 @@ BENCHMARKS = {
     "compiled": compiled.rows,
     "densities": densities.rows,
     "posteriors": densities.posteriors,
+    "nuts": nuts.rows,
     "sbi": sbi.rows,
     "scaling": scaling.rows,
     "scaling-check": scaling.check,
     "averaging": scaling.averaging,
     "verdict": verdict.rows,
 }
-SEEDED = ("densities", "posteriors", "verdict")  # they take seeds, and names of targets
+SEEDED = (
+    "densities",
+    "nuts",
+    "posteriors",
+    "sbi",
+    "verdict",
+)  # they take seeds, and names of targets
+ASKED = ("nuts",)  # run only if named, as they need packages that damc has no use for
 
 
 def main() -> None:
@@ -66,7 +75,7 @@ def main() -> None:
         failures = check.failures()
         raise SystemExit("\n".join(failures) if failures else 0)
     given.out.mkdir(parents=True, exist_ok=True)
-    for name in given.names or BENCHMARKS:
+    for name in given.names or [name for name in BENCHMARKS if name not in ASKED]:
         choices = {"seeds": given.seeds, "names": given.only} if name in SEEDED else {}
         choices = {key: value for key, value in choices.items() if value}
         if name == "densities":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["plain", "posteriors", "rows"]
+__all__ = ["errors_of", "modes_of", "plain", "posteriors", "rows", "truth_of"]
 
 import itertools
 import os
@@ -63,7 +63,7 @@ def posteriors(
             worst = (found.log() - reference[:, 2:].T.log()).abs().max()
             errors = {"log-quantile error": round(float(worst), 3)}
         elif len(reference):
-            errors = _errors(z, draws.log_weights, *reference.double().T)
+            errors = errors_of(z, draws.log_weights, *reference.double().T)
         gap = model.log_evidence
         table.append(
             {
@@ -101,11 +101,7 @@ def plain(kernel: damc.Kernel, known: Known, gradients: int, seed: int, n: int =
 
 
 def _compared(known: Known, seed: int, sampler: bool, others: bool) -> list[dict[str, Any]]:
-    if known.truth is None:
-        many = known.draw(400_000, torch.Generator().manual_seed(1))
-        truth = torch.stack([many.mean(0), many.std(0), *_quantiles(many, torch.zeros(len(many)))])
-    else:
-        truth = known.truth
+    truth = truth_of(known)
 
     def row(what: str, z: Tensor, log_weights: Tensor, **more: Any) -> dict[str, Any]:
         judged = z[:, : known.judged] if known.judged else z
@@ -113,8 +109,8 @@ def _compared(known: Known, seed: int, sampler: bool, others: bool) -> list[dict
             "target": known.name,
             "seed": seed,
             "sampler": what,
-            **_errors(judged, log_weights, *truth),
-            "modes": _modes(known, z, log_weights),
+            **errors_of(judged, log_weights, *truth),
+            "modes": modes_of(known, z, log_weights),
         }
         blank = {"log Z error": "", "ESS": "", "gap": "", "gradient calls": "", "seconds": "",
                  "trusted": ""}  # fmt: skip
@@ -208,7 +204,7 @@ def _c2st(model: Posterior, draws: damc.Draws, n: int = 2000) -> Any:
     return round(c2st((a - center) / scale, (b - center) / scale, generator=g), 3)
 
 
-def _errors(
+def errors_of(
     z: Tensor, log_weights: Tensor, mean: Tensor, sd: Tensor, low: Tensor, high: Tensor
 ) -> dict[str, float]:
     """The largest error over the coordinates of mean, sd and 5 and 95 % quantiles."""
@@ -225,6 +221,14 @@ def _errors(
     }
 
 
+def truth_of(known: Known) -> Tensor:
+    """Mean, sd and 5 and 95 % quantiles of every coordinate, ``(4, d)``."""
+    if known.truth is not None:
+        return known.truth
+    many = known.draw(400_000, torch.Generator().manual_seed(1))
+    return torch.stack([many.mean(0), many.std(0), *_quantiles(many, torch.zeros(len(many)))])
+
+
 def _quantiles(z: Tensor, log_weights: Tensor) -> Tensor:
     """Weighted 5 and 95 % quantiles of every coordinate, ``(2, d)``."""
     value, order = z.sort(0)
@@ -234,7 +238,7 @@ def _quantiles(z: Tensor, log_weights: Tensor) -> Tensor:
     return value.gather(0, index)
 
 
-def _modes(known: Known, z: Tensor, log_weights: Tensor) -> str:
+def modes_of(known: Known, z: Tensor, log_weights: Tensor) -> str:
     if known.modes is None or known.masses is None:
         return ""
     w, found = torch.softmax(log_weights.to(z), 0), known.modes(z)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TARGETS", "Known"]
+__all__ = ["TARGETS", "Known", "gmm40_means"]
 
 import math
 from collections.abc import Callable
@@ -128,9 +128,14 @@ def positive() -> Known:
     )
 
 
-def gmm40() -> Known:
+def gmm40_means() -> Tensor:
+    """Of the components, ``(40, 2)``."""
     means = torch.rand(40, 2, generator=torch.Generator().manual_seed(0))
-    means = ((means - 0.5) * 80).to(D)
+    return ((means - 0.5) * 80).to(D)
+
+
+def gmm40() -> Known:
+    means = gmm40_means()
     s = math.log(1 + math.e)
 
     def draw(n: int, g: torch.Generator) -> Tensor:

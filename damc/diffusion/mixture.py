@@ -94,6 +94,17 @@ class BlockMixture(nn.Module):
         self.axes.copy_(axes)
         self.variances.copy_(variances)
 
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws, ``(n, d)``."""
+        shares = self.log_weights.softmax(-1)
+        which = torch.multinomial(shares, n, True, generator=generator).T  # (n, G)
+        block = torch.arange(self.blocks, device=which.device)
+        w = self.means.new_empty(n, self.blocks, self.size).normal_(generator=generator)
+        w = w * self.variances[block, which].sqrt()
+        if self.size > 1:
+            w = (self.axes[block, which] @ w[..., None])[..., 0]
+        return (self.means[block, which] + w).flatten(1)
+
     def log_prob(self, v: Tensor) -> Tensor:
         """The normalized log-density, ``(n, d)`` to ``(n,)``."""
         one, none = torch.ones_like(v[:1, 0]), torch.zeros_like(v[:1, 0])

@@ -74,11 +74,13 @@ class HMC(Kernel):
         h = s * (1 - self.jitter * u)
         kinetic = v.square().sum(1) / 2
         new, new_value, new_grad = z, value, grad
+        force = self.pull(grad)
         for _ in range(self.leapfrogs):
-            v = v + h / 2 * self.pull(new_grad)
+            v = v + h / 2 * force
             new = new + self.push(h * v)
             new_value, new_grad = value_and_grad(log_prob, new)
-            v = v + h / 2 * self.pull(new_grad)
+            force = self.pull(new_grad)
+            v = v + h / 2 * force
         calls += self.leapfrogs * len(z)
 
         log_ratio = new_value - v.square().sum(1) / 2 - (value - kinetic)

@@ -25,16 +25,20 @@ class Budget:
 
     Args:
         gradients: gradients of the log-density, counted for each point.
-        seconds: time from now.
+        seconds: time from now, of computing: where other work keeps the processor busy, the clock
+            may show more. So what is found does not depend on that work.
         spent: gradients so far.
         watch: told of what was spent, gradients at a time.
+        clock: count all time instead, as is right where a device computes and the processor waits.
     """
 
     gradients: float = math.inf
     seconds: float = math.inf
     spent: int = 0
-    start: float = field(default_factory=time.monotonic)
     watch: Callable[[int], object] | None = None
+    clock: bool = False
+    _start: float = field(default_factory=time.monotonic)
+    _computed: float = field(default_factory=time.process_time)
 
     def spend(self, gradients: int) -> None:
         """Counts what was spent."""
@@ -44,13 +48,19 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.start
+        """Seconds since the start; of several threads that compute at once, only one counts."""
+        passed = time.monotonic() - self._start
+        return passed if self.clock else min(passed, time.process_time() - self._computed)
 
     @property
     def left(self) -> float:
         """The share that is left, of whichever runs out first."""
         return min(1 - self.spent / self.gradients, 1 - self.elapsed / self.seconds)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether so little time is left that work is cut short."""
+        return self.elapsed > 0.85 * self.seconds
 
 
 @dataclass

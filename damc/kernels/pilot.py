@@ -138,7 +138,7 @@ def ascend(
     value, grad = possible(target, z)
     eye = torch.eye(d, dtype=z.dtype, device=z.device)
     # The first step is no longer than 1.
-    h = eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None]
+    h = eye / grad.norm(dim=1).clamp(min=1.0)[:, None, None]  # (M, d, d)
     fresh = torch.ones(m, dtype=torch.bool, device=z.device)
     best = Paths(z.clone(), 1e-3 * eye.repeat(m, 1, 1), torch.full_like(value, -math.inf))
     idle = torch.zeros(m, dtype=torch.long, device=z.device)  # rounds without a gain
@@ -152,14 +152,17 @@ def ascend(
         s, y = new - z, grad - new_grad
         sy, yy = (s * y).sum(1), y.square().sum(1)
         curved = moved & (sy > 1e-10 * s.norm(dim=1) * y.norm(dim=1)) & (sy > 0)
-        first = (curved & fresh)[:, None, None]
-        h = torch.where(first, eye * (sy / yy.clamp(min=1e-300))[:, None, None], h)
-        h = torch.where(curved[:, None, None], _bfgs(h, s, y, sy), h)
+        # In place and only where something changes: in many dimensions H is large.
+        first = curved & fresh
+        if bool(first.any()):
+            h[first] = eye * (sy / yy.clamp(min=1e-300))[first, None, None]
+        _bfgs(h, s, y, sy, curved)
         # Where the density bends upward steps may be longer; where no step helped, H may be wrong
         # between coordinates.
-        h = torch.where((moved & ~curved)[:, None, None], 4 * h, h)
-        own = torch.diag_embed(h.diagonal(dim1=1, dim2=2).abs().clamp(min=1e-200))
-        h = torch.where((~moved)[:, None, None], own, h)
+        if bool((moved & ~curved).any()):
+            h[moved & ~curved] *= 4
+        if not bool(moved.all()):
+            h[~moved] = torch.diag_embed(h[~moved].diagonal(dim1=1, dim2=2).abs().clamp(min=1e-200))
         fresh = fresh & ~curved
         gain = new_value - value
         z, value, grad = new, new_value, new_grad
@@ -198,13 +201,14 @@ def _line_search(
     return new, new_value, new_grad
 
 
-def _bfgs(h: Tensor, s: Tensor, y: Tensor, sy: Tensor) -> Tensor:
-    """H <- (I - r s y^T) H (I - r y s^T) + r s s^T with r = 1 / s.y."""
-    r = 1 / sy.clamp(min=1e-300)[:, None, None]
-    s, y = s[..., None], y[..., None]
+def _bfgs(h: Tensor, s: Tensor, y: Tensor, sy: Tensor, where: Tensor) -> None:
+    """H <- (I - r s y^T) H (I - r y s^T) + r s s^T with r = 1 / s.y, in place, for some paths."""
+    on = where[:, None, None]
+    r = torch.where(where, 1 / sy.clamp(min=1e-300), 0.0)[:, None, None]
+    s, y = torch.where(on, s[..., None], 0.0), torch.where(on, y[..., None], 0.0)
     hy = h @ y
-    yhy = y.mT @ hy
-    return h - r * (hy @ s.mT + s @ hy.mT) + (r * r * yhy + r) * (s @ s.mT)
+    left = torch.cat([(r * r * (y.mT @ hy) + r) * s - r * hy, -r * s], 2)
+    h.baddbmm_(left, torch.cat([s, hy], 2).mT)
 
 
 def _better(

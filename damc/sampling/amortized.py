@@ -49,6 +49,7 @@ from damc.kernels.base import State
 from damc.kernels.smc import resample
 from damc.kernels.straight import Straight
 from damc.randomness import derive_seed, global_seed
+from damc.sampling.jumps import shapes
 from damc.sampling.supports import Support
 from damc.sampling.verdict import Evidence, evaluated
 from damc.sampling.weights import Weights, weights
@@ -60,8 +61,6 @@ _RATE = 1e-3
 _WARM_UP = 100
 _FITTED = 10_000  # points that mixtures are fitted to
 _JUDGED = 4000  # points by which they are judged
-_MARGINAL = 8  # components of each marginal
-_FULL = 64  # dimensions up to which a mixture of all coordinates is tried
 
 
 @dataclass(frozen=True)
@@ -197,10 +196,7 @@ def mixture_of(z: Tensor, generator: torch.Generator | None = None) -> BlockMixt
     v = whitened(scale, z)
     held = _held(len(v))
     judged, fitted = v[:held], v[held : held + _FITTED]
-    shapes = [(d, _MARGINAL)]
-    if 1 < d <= _FULL:
-        shapes.append((1, 64 if d <= 4 else 32 if d <= 12 else 16))
-    found = [BlockMixture(d, *shape).to(z.device) for shape in shapes]
+    found = [BlockMixture(d, *shape).to(z.device) for shape in shapes(d)]
     for mixture in found:
         mixture.fit(fitted, generator)
     return max(found, key=lambda mixture: float(mixture.log_prob(judged).mean()))
@@ -332,10 +328,10 @@ def _angles(q: Amortizer, n: int, generator: torch.Generator | None) -> Tensor:
 
 
 def _particles(evidence: Evidence, generator: torch.Generator) -> State:
-    """All particles of all sweeps in random order, islands in proportion to their evidence."""
-    states, evidences = evidence.states, evidence.second.island_evidence
-    each = len(states[0].z) // len(evidences)
-    log_weights = evidences.repeat_interleave(each).repeat(len(states))
+    """All particles of all sweeps in random order, islands in proportion to their weights."""
+    states, islands = evidence.states, evidence.island_weights
+    each = len(states[0].z) // len(islands)
+    log_weights = islands.repeat_interleave(each).repeat(len(states))
     index = resample(log_weights[None], generator)[0]
     index = index[torch.randperm(len(index), generator=generator)]
     grads = [state.grad for state in states if state.grad is not None]

@@ -22,6 +22,7 @@ from damc.kernels.mover import Budget, Mover, Possible
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
+from damc.sampling.amortized import ancestral_paths
 from damc.sampling.draws import Draws
 from damc.sampling.jumps import MOST, MixtureProposal, jump
 from damc.sampling.observations import Conditional, as_observation
@@ -33,6 +34,7 @@ from damc.sampling.whiten import Whiten
 _BLOCKS = (3, 3, 6, 12, 24, 48, 96)  # moves after which draws are compared with those before
 _JUMPED = 0.3  # acceptance of jumps from which on their proposal is kept
 _PARTICLES = 512  # of the annealing that checks the draws
+_LIKE = 1000  # draws that the variances of paths are fitted to
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ class AmortizedPosterior:
             n: how many draws.
             refine: move the draws; without it they are those of q alone, and not trusted unless
                 they are weighed.
-            weigh: compute q's own density, and from it importance weights p / q, Pareto-smoothed.
-                They give the evidence, and choose the draws that are moved in proportion to them,
-                so that the masses of separate modes are set right; without `refine` they are the
-                draws' weights. It costs far more than everything else.
+            weigh: draw along paths whose density is known, and from it importance weights,
+                Pareto-smoothed (`damc.diffusion.likelihood.AncestralPaths`). They give the
+                evidence, and choose the draws that are moved in proportion to them, so that the
+                masses of separate modes are set right; without `refine` they are the draws'
+                weights. Paths have 100 steps instead of 10.
             check: compare with the annealing.
             seed: of everything random.
         """
@@ -93,7 +96,7 @@ class AmortizedPosterior:
         generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
         budget = Budget()
         target = Possible(lambda u: self.target(u, observed.expand(len(u), -1)))
-        u, v = self._proposed(observed, n, generator)
+        u, log_ratio = self._proposed(observed, n, weigh, generator)
         value, grad = target.value_and_grad(u)
         budget.spent += n
         found = _Found(u, State(u, value, grad), value.new_zeros(n))
@@ -101,7 +104,7 @@ class AmortizedPosterior:
         if found.checks["impossible"] == 1:
             raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
         if weigh:
-            self._weigh(found, observed, v)
+            found.weigh(log_ratio)
         if refine:
             _refine(found, target, budget, generator)
         annealed = None
@@ -124,30 +127,19 @@ class AmortizedPosterior:
             checks=found.checks,
         )
 
+    @torch.no_grad()
     def _proposed(
-        self, observed: Tensor, n: int, generator: torch.Generator
+        self, observed: Tensor, n: int, weigh: bool, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Points of q, unconstrained in float64 and whitened."""
-        v = self.amortizer.sample(n, x=observed, generator=generator)[:, 0]
+        """Points of q, unconstrained in float64, and log r - log q of their paths, or 0."""
+        q, log_ratio = self.amortizer, torch.zeros(n, dtype=torch.float64)
+        few = min(n, _LIKE) if weigh else n
+        v = q.sample(few, x=observed, generator=generator)[:, 0].double()
         mean, factor = self.whiten.frame(observed)
-        return mean.double() + v.double() @ factor[0].double().T, v
-
-    def _weigh(self, found: _Found, observed: Tensor, v: Tensor) -> None:
-        """log p / q of every draw, smoothed, with mean weight 1, and the evidence."""
-        factor = self.whiten.frame(observed)[1]
-        parts = torch.split(v, 1000)
-        log_q = torch.cat(
-            [
-                self.amortizer.log_prob(part, observed.expand(len(part), -1), tolerance=0.2)
-                for part in parts
-            ]
-        )
-        assert found.state.log_prob is not None
-        raw = found.state.log_prob - log_q.double() + float(self.whiten.log_scale(factor))
-        weighed = weights(raw)
-        found.k, found.log_weights = weighed.k_hat, weighed.log_weights
-        found.evidence = (weighed.log_evidence, weighed.log_evidence_error)
-        found.checks |= {"pareto k": found.k, "effective share": weighed.ess / len(raw)}
+        if weigh:
+            v, log_ratio = ancestral_paths(q, v, generator, observed).draw(n, generator)
+            log_ratio = log_ratio + self.whiten.log_scale(factor).double()
+        return mean.double() + v @ factor[0].double().T, log_ratio
 
     def save(self, path: str | Path) -> None:
         """Writes ``path.safetensors``, all but the log-density, which `load` wants again."""
@@ -214,6 +206,14 @@ class _Found:
         self.k = math.nan
         self.ess = float(len(proposed))
         self.checks: dict[str, float] = {}
+
+    def weigh(self, log_ratio: Tensor) -> None:
+        """Weights of the draws, smoothed, with mean weight 1, and the evidence."""
+        assert self.state.log_prob is not None
+        found = weights(self.state.log_prob + log_ratio)
+        self.k, self.log_weights = found.k_hat, found.log_weights
+        self.evidence = (found.log_evidence, found.log_evidence_error)
+        self.checks |= {"pareto k": self.k, "effective share": found.ess / len(log_ratio)}
 
     def compare(self, annealed: Annealed) -> None:
         """How far the draws are from the annealing's particles."""

@@ -16,12 +16,15 @@ from damc.kernels.hmc import HMC
 from damc.kernels.mover import Budget, Mover, Possible, covariance_factor
 from damc.kernels.smc import Annealed, resample
 from damc.kernels.tails import HEAVY, Radial, Tilted, tail_index
+from damc.sampling.jumps import Jumps
 from damc.sampling.thinning import thin
 from damc.sampling.verdict import evaluated
 
 _LEAST = 24  # moves after annealing
 _EACH = 8  # draws made for each one kept
 _HEAVY_EACH = 40  # where tails are heavy, and no tilt helps
+_SWEEPS = 8  # at least, before a short budget ends them
+_JUMPS = 3  # after the moves of a sweep
 _BURN_IN = 24  # moves of a tilted pool that are not kept
 
 
@@ -41,7 +44,12 @@ class Pool:
 
 
 def refine(
-    target: LogProb, n: int, second: Annealed, budget: Budget, generator: torch.Generator
+    target: LogProb,
+    n: int,
+    second: Annealed,
+    budget: Budget,
+    generator: torch.Generator,
+    jumps: Jumps | None = None,
 ) -> tuple[list[State], float]:
     """Sweeps of moves over all particles, each of them a set of draws, and their acceptance."""
     particles, size = second.state.z.shape
@@ -50,15 +58,19 @@ def refine(
     heavy = tail_index(second.state.z) > HEAVY and second.mover.straight is not None
     pool = min((_HEAVY_EACH if heavy else _EACH) * n, max(n, 4_000_000 // size))
     most = max(least, math.ceil(pool / particles))
-    moves = max(3, math.ceil(_LEAST / most))
+    moves = 1 if jumps else max(3, math.ceil(_LEAST / most))
     state, states, accepted, start = second.state, list[State](), 0.0, budget.spent
     for _ in range(most):
         state, accepted = second.mover.move(
             state, Possible(target), (moves, 2 * moves), budget, generator, adapt=False
         )
+        if jumps is not None:
+            state = jumps(state, Possible(target), budget, generator, _JUMPS)
         states.append(state)
         enough = len(states) >= least and budget.spent > 2 * start and not heavy
-        if budget.left <= 0 or enough or (len(states) >= least and budget.left < 0.15):
+        # Fewer sweeps than draws were asked for repeat some; none at all tell nothing.
+        short = budget.left < 0.15 and len(states) >= min(least, _SWEEPS)
+        if budget.left <= 0 or enough or short:
             break
     return states, accepted
 
@@ -111,10 +123,10 @@ def tails(
 
 
 def chosen(
-    pool: Pool, n: int, second: Annealed, generator: torch.Generator
+    pool: Pool, n: int, island_weights: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """n draws ``(n, d)``, equally many of every island, and their log-weights ``(n,)``."""
-    islands, size = len(second.island_evidence), pool.z.shape[2]
+    islands, size = len(island_weights), pool.z.shape[2]
     each = math.ceil(n / islands)
 
     def by_island(part: Tensor) -> Tensor:
@@ -124,5 +136,5 @@ def chosen(
     own = own - own.logsumexp(1, keepdim=True) + math.log(own.shape[1])  # mean weight 1
     index = thin(z, value, each, generator, own.exp())
     z = z.gather(1, index[..., None].expand(-1, -1, size))
-    weights = (second.island_evidence - second.log_evidence)[:, None] + own.gather(1, index)
+    weights = island_weights[:, None] + own.gather(1, index)
     return z.flatten(0, 1)[:n], weights.flatten()[:n]

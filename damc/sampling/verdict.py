@@ -28,11 +28,13 @@ from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
 from damc.kernels.tails import tail_index
+from damc.sampling.jumps import Jumps
 from damc.sampling.shells import FALLS
 from damc.sampling.supports import Support
 from damc.sampling.weights import Weights
 
-_COMPARED = 4096  # points whose quantiles are compared
+_COMPARED = 4096  # points whose ranks and quantiles are compared
+_RANKS = 0.5 / math.sqrt(math.pi)  # how a shift of a Gaussian by one sd moves ranks, to first order
 _FAIR = 0.018  # the share of the mass from which on a region must not be missed
 _SHORT = 0.2  # of the draws that a region must hold, those without which it counts as missed
 
@@ -47,8 +49,11 @@ class Evidence:
         found: by the pilot and by hunting.
         first: the annealing from the pilot's reference.
         reference: of the later ones.
-        runs: the later ones, the last of them used.
-        second: those joined.
+        runs: the later ones.
+        annealed: those joined.
+        jumps: that particles made afterwards, if islands differed.
+        second: the particles before the last sweeps and their evidence: after jumps, that of the
+            bridge between them and their proposal.
         states: the particles after each sweep of moves that followed.
         acceptance: of the last sweep.
         lost: paths, good ones, that too few particles are near to.
@@ -57,6 +62,7 @@ class Evidence:
         budget: of the last call.
         gradient_calls: of all calls.
         calls: how many calls of `damc.sample` this is the result of.
+        notes: what would have been done with more time.
     """
 
     target: LogProb
@@ -65,6 +71,8 @@ class Evidence:
     first: Annealed
     reference: Reference
     runs: list[Annealed]
+    annealed: Annealed
+    jumps: Jumps | None
     second: Annealed
     states: list[State]
     acceptance: float
@@ -74,6 +82,14 @@ class Evidence:
     budget: Budget
     gradient_calls: int
     calls: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def island_weights(self) -> Tensor:
+        """log-weight of each island ``(R,)``, of mean weight 1: its evidence, unless jumps made its
+        particles forget how they came there."""
+        each = self.second.island_evidence
+        return torch.zeros_like(each) if self.jumps else each - self.second.log_evidence
 
 
 def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dict[str, float]]:
@@ -109,6 +125,11 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         "pole slope": e.pole_slope,
         "endless": _endless(e.support, after.z),
     }
+    between, allowed = 0.0, math.inf
+    if e.jumps is not None:
+        between = e.second.log_evidence - e.annealed.log_evidence
+        allowed = 0.3 + 4 * math.hypot(error, e.annealed.log_evidence_error)
+        checks |= {"jumps": e.jumps.acceptance, "bridge above annealing": between}
     noise = shift_noise(len(after.z), after.z.shape[1], ess)
     reasons = [
         (
@@ -138,6 +159,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
         ),
+        (abs(between) > allowed, "annealing and particles after jumps disagree on the evidence, by "
+         f"{abs(between):.2f}"),
         (bound > 0.5 + 4 * error, "a region found by the pilot has more mass than all particles: "
          f"its bound lies {bound:.1f} nats above the evidence"),
         (e.lost > 0, f"too few particles are left near {e.lost} of the regions that were found"),
@@ -146,12 +169,12 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         reasons += of_weights(weights, e.second.log_evidence, error, checks)
     failed = [sentence for wrong, sentence in reasons if wrong]
     if failed:
-        return False, f"do not trust these draws: {'; '.join(failed)}", checks
+        return False, f"do not trust these draws: {'; '.join((*failed, *e.notes))}", checks
     sentence = (
         f"all checks passed: {islands} independent islands agree (worth {ess:,.0f} draws, log "
         f"evidence +- {error:.3f}) and further moves do not shift them"
     )
-    return True, sentence, checks
+    return True, "; ".join((sentence, *e.notes)), checks
 
 
 def of_weights(
@@ -249,20 +272,28 @@ def far_paths(paths: Paths, z: Tensor, log_evidence: float) -> int:
 
 
 def shift(before: Tensor, after: Tensor) -> tuple[float, float]:
-    """The largest shift of a median in units of spread, and the largest log-growth of a spread."""
+    """The largest shift of a coordinate in sds, and the largest log-growth of a spread.
+
+    The shift is that of mean ranks, in units of what a shift by one sd does to the ranks of a
+    Gaussian. A median may lie between two modes, and tells nothing there.
+    """
     some = slice(None, None, max(1, len(before) // _COMPARED))
-    levels = before.new_tensor([0.05, 0.25, 0.5, 0.75, 0.95])
-    a, b = before[some].quantile(levels, 0), after[some].quantile(levels, 0)
-    spread = (a[3] - a[1]).clamp(min=1e-300) / 1.349
-    grown = ((b[4] - b[0]).clamp(min=1e-300) / (a[4] - a[0]).clamp(min=1e-300)).log()
-    return float(((b[2] - a[2]).abs() / spread).max()), float(grown.max())
+    before, after = before[some], after[some]
+    ordered, other = before.T.contiguous().sort(1).values, after.T.contiguous()
+    below = torch.searchsorted(ordered, other) + torch.searchsorted(ordered, other, right=True)
+    area = below.to(before.dtype).mean(1) / (2 * len(before))
+    levels = before.new_tensor([0.05, 0.95])
+    a, b = before.quantile(levels, 0), after.quantile(levels, 0)
+    grown = ((b[1] - b[0]).clamp(min=1e-300) / (a[1] - a[0]).clamp(min=1e-300)).log()
+    return float((area - 0.5).abs().max()) / _RANKS, float(grown.max())
 
 
 def shift_noise(n: int, dim: int, ess: float = math.inf) -> float:
-    """What `shift` finds of n points of one law at most: the largest of d shifts of medians.
+    """What `shift` finds of n points of one law at most: the largest of d shifts of ranks.
 
-    A median of n Gaussian points has the standard error 1.25 / sqrt(n), and the largest of d
-    Gaussian errors is about sqrt(2 log d) of them.
+    The mean rank of n points among n others has the standard error 1 / sqrt(6 n), 1.45 / sqrt(n)
+    in sds, and the largest of d Gaussian errors is about sqrt(2 log d) of them. A little more is
+    allowed, since a bound on growth rests on this, too.
     """
     points = max(1.0, min(n, _COMPARED, ess))
     return 1.25 * math.sqrt(2 / points) * (1.5 + math.sqrt(2 * math.log(2 * dim)))

@@ -49,6 +49,24 @@ def test_the_density_integrates_to_one_and_fits(blocks: int) -> None:
         assert 0.4 < excess < 0.8
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_draws_have_the_density(blocks: int) -> None:
+    """The share of draws in each of four cells is the integral of the density there."""
+    mixture = BlockMixture(2, blocks, 4).double()
+    mixture.fit(two_modes(4000), torch.Generator().manual_seed(0))
+    n = 40_000
+    z = mixture.sample(n, torch.Generator().manual_seed(1))
+    line = torch.linspace(-5, 5, 801, dtype=D) + 0.00625  # so that cells end at the cuts
+    grid = torch.cartesian_prod(line, line)
+    mass = mixture.log_prob(grid).exp() * (line[1] - line[0]) ** 2
+    cut = torch.tensor([-0.95, 0.8], dtype=D)  # through the modes
+    for sides in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        side = torch.tensor(sides).bool()
+        share = ((z > cut) == side).all(1).double().mean()
+        wanted = mass[((grid > cut) == side).all(1)].sum()
+        assert abs(float(share - wanted)) < 4 * math.sqrt(0.25 / n) + 2e-3
+
+
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_the_noise_is_the_score_of_the_noised_density(blocks: int) -> None:
     g = torch.Generator().manual_seed(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -13,6 +14,16 @@ from damc.kernels.mover import Budget
 from damc.kernels.smc import joined, log_evidence, resample
 
 D = torch.float64
+
+
+def test_a_budget_counts_computing_and_not_waiting() -> None:
+    busy, clock = Budget(seconds=0.2), Budget(seconds=0.2, clock=True)
+    time.sleep(0.25)
+    assert busy.elapsed < 0.1 and busy.left > 0.5 and not busy.hurried
+    assert clock.elapsed >= 0.25 and clock.left < 0 and clock.hurried
+    while busy.left > 0:
+        torch.randn(100, 100) @ torch.randn(100, 100)
+    assert busy.hurried
 
 
 def wide(dim: int, scale: float, mean: float = 0.0) -> Gaussian:

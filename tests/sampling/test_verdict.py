@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from damc.kernels.pilot import Paths, Pilot
 from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed
 from damc.kernels.tails import tail_index
+from damc.sampling.jumps import Jumps, MixtureProposal
 from damc.sampling.verdict import (
     Evidence,
     lost_paths,
@@ -58,6 +61,8 @@ def evidence(**changed: object) -> Evidence:
         "first": annealed(normal(1024, 1)),
         "reference": found([[0.0, 0.0]]).reference,
         "runs": [],
+        "annealed": annealed(normal(2048, 2)),
+        "jumps": None,
         "second": annealed(normal(2048, 2)),
         "states": [state(normal(2048, seed)) for seed in (3, 4)],
         "acceptance": 0.8,
@@ -133,6 +138,21 @@ def test_noise_of_many_coordinates_is_no_shift() -> None:
     assert shift_noise(4096, 2) < 0.12
 
 
+def test_two_modes_of_equal_mass_do_not_shift_though_their_median_jumps() -> None:
+    g = torch.Generator().manual_seed(0)
+
+    def modes(right: int) -> Tensor:
+        side = torch.where(torch.arange(4000)[:, None] < right, 50.0, -50.0)
+        return side + torch.randn(4000, 1, dtype=D, generator=g)
+
+    before, after = modes(1990), modes(2010)
+    assert float(after.median() - before.median()) > 90
+    assert shift(before, after)[0] < 0.05
+    assert shift(before, modes(2600))[0] > 0.1 + shift_noise(4000, 1)  # 15 % of the mass moved
+    still = torch.randn(4000, 1, dtype=D, generator=g)
+    assert shift(still, still + 0.2)[0] == pytest.approx(0.2, abs=0.01)
+
+
 def test_weights_of_a_sampler_that_tell_another_evidence() -> None:
     noise = 0.2 * normal(2000, 7)[:, 0]
     trusted, _, checks = verdict(evidence(), weights(LOG_Z + noise))
@@ -140,3 +160,22 @@ def test_weights_of_a_sampler_that_tell_another_evidence() -> None:
     trusted, report, _ = verdict(evidence(), weights(LOG_Z + 1 + noise))
     assert not trusted and "weights disagree on the evidence" in report
     assert verdict(evidence(), weights(LOG_Z + 1 + 30 * noise))[0]  # too uneven to tell
+
+
+def test_jumps_must_agree_with_annealing_and_notes_are_told() -> None:
+    jumps = Jumps(MixtureProposal(normal(2000)), None, 0.5)
+    trusted, report, checks = verdict(evidence(jumps=jumps, notes=("there was no time",)))
+    assert trusted and report.endswith("; there was no time")
+    assert checks["jumps"] == 0.5 and abs(checks["bridge above annealing"]) < 0.1
+    far = annealed(normal(2048, 2))
+    far = replace(far, island_evidence=far.island_evidence - 1.0)
+    trusted, report, _ = verdict(evidence(jumps=jumps, annealed=far, notes=("in haste",)))
+    assert not trusted and "after jumps disagree" in report and report.endswith("; in haste")
+
+
+def test_islands_weigh_alike_after_jumps() -> None:
+    jumps = Jumps(MixtureProposal(normal(2000)), None, 0.5)
+    second = annealed(normal(2048, 2), spread=0.5)
+    assert not evidence(second=second, jumps=jumps).island_weights.any()
+    weights = evidence(second=second).island_weights
+    assert weights.std() > 0.2 and float(weights.exp().mean()) == pytest.approx(1.0)
