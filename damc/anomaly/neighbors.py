@@ -23,7 +23,7 @@ from torch import Tensor
 
 from damc.errors import BadInput
 
-_CELLS = 20_000_000  # distances held at a time
+_CELLS = 8_000_000  # distances held at a time: 32 MB, above which every block is new memory
 
 
 @dataclass(frozen=True)
