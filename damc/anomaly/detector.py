@@ -89,8 +89,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         learner_: the trained learner, or None.
         threshold_: scores above it are anomalies.
         false_alarms_: bounds of the share of normal data above it, at 90 %.
-        normal_scores_: scores of the normal rows that the threshold was taken from, ``(m,)``;
-            no part was fitted to them or calibrated on them.
+        normal_scores_: scores of the normal rows that the threshold was taken from, ``(m,)``, each
+            by parts that were fitted to and calibrated on others.
         decision_scores_: scores of all data given to `fit`, ``(n,)``, each by parts fitted without
             it, but for what a network learned from.
         labels_: 1 where those exceed the threshold, ``(n,)``.
@@ -286,7 +286,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self.fitted_ = fitted
         self.scaling_, self.parts_ = fitted.scaling, fitted.parts
         self.learner_: Learner | None = fitted.learner
-        self.normal_scores_: Scores = fitted.combined(fitted.normal)
+        self.normal_scores_: Scores = fitted.normal.float().numpy()
         self.threshold_ = self._threshold.value
         self.false_alarms_ = self._threshold.false_alarms()
         self.decision_scores_: Scores = fitted.combined(fitted.own)

@@ -58,7 +58,7 @@ MEMORY = "detector.json"
 
 TENSORS = "detector.safetensors"
 
-FORMAT = 4
+FORMAT = 5
 """What the numbers in it mean; another number where scores of the same images have changed."""
 
 

@@ -212,8 +212,9 @@ class PartsPlan:
         features: a network for `damc.anomaly.places.Patches`.
         tile: pixels a side of tiles that are compared in place of whole images ("tiles").
         k: neighbors that count.
-        group: how many anomalies may be left in a group among the data; parts then look past it
-            ("wide-"), and there are no variants.
+        left: anomalies that may be left among the data. Every part then has another beside it that
+            looks past so many ("wide-"), without variants.
+        grouped: those anomalies are each other's neighbors, so that only the wide parts count.
         project: see `NearNormal`.
     """
 
@@ -222,7 +223,8 @@ class PartsPlan:
     features: Callable[[Tensor], Any] | None = None
     tile: int | None = None
     k: int = 5
-    group: int | None = None
+    left: int = 0
+    grouped: bool = False
     project: bool = True
 
     def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
@@ -240,15 +242,17 @@ class PartsPlan:
                 assert self.tile is not None
                 found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
-                found.append(self._near(name, augment))
+                found += self._near(name, augment)
         return found
 
-    def _near(self, name: str, augment: bool) -> NearNormal:
-        if self.group is not None:
-            return NearNormal(WIDE + name, self.group + self.k, project=self.project)
+    def _near(self, name: str, augment: bool) -> list[NearNormal]:
         # Turning and scaling blur an image, which is what a spectrum looks at.
         varied = augment and name != "spectrum"
-        return NearNormal(name, self.k, augment=varied, project=self.project)
+        near = NearNormal(name, self.k, augment=varied, project=self.project)
+        if not self.left:
+            return [near]
+        wide = NearNormal(WIDE + name, self.k + self.left, project=self.project)
+        return [wide] if self.grouped else [near, wide]
 
     def _names(self, shape: tuple[int, ...]) -> list[str]:
         names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]
