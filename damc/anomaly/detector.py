@@ -42,9 +42,10 @@ _FEW = 20  # rows below which a threshold says little
 class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     """A detector of anomalies, fitted to normal data.
 
-    Data are images ``(n, h, w)`` or ``(n, c, h, w)``, of any range that is kept from `fit` to
-    `predict`; a folder of images; `damc.data.Images`; or plain vectors ``(n, d)``, whose columns
-    are standardized.
+    Data are images ``(n, h, w)``, ``(n, c, h, w)`` or ``(n, h, w, c)``, of any range that is kept
+    from `fit` to `predict`; a folder of images of one size; `damc.data.Images`, as
+    `load_images(FOLDER, size=128)` makes them of any sizes; or plain vectors ``(n, d)``, whose
+    columns are standardized.
 
     The signs are PyOD's: `decision_function` is higher for the more anomalous, `predict` gives 1
     for an anomaly and 0 else, `predict_proba` has the columns (normal, anomalous), and
@@ -146,6 +147,12 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """Learns normal data; `y` is ignored."""
         check_parameters(self)
         data = self._read(X, reset=True)
+        if getattr(X, "dtype", None) == np.uint8 and X.shape == (len(X), len(X)):
+            warnings.warn(
+                f"X is taken for {len(X)} rows of a table; if it is an image, several are needed, "
+                "of shape (n, h, w)",
+                stacklevel=2,
+            )
         if len(data) < 3:
             raise BadInput(f"n_samples = {len(data)}, but at least 3 are needed")
         if len(data) < _FEW:

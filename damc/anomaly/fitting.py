@@ -42,7 +42,7 @@ _HELD_OUT = 0.2  # of many rows, for which one split serves: a fifth less to lea
 _MANY = 4000
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
 _PROJECTED = 500  # images, ten a main direction; those of few fit the very images, not others
-_LEFT = 0.5  # of the anomalies, which trimming does not find
+_LEFT = 0.5  # of a group of anomalies, which trimming does not find
 _EXPLAINED = 1000  # images whose windows tell how surroundings predict a pixel
 
 
@@ -230,7 +230,9 @@ def _trimmed(
     data: Data, order: Index, plan: PartsPlan, contamination: float | None
 ) -> tuple[Index, PartsPlan]:
     """The rows without the share that is least likely normal, in the same order; and the plan for
-    the others, among which half as many anomalies are taken to be still there."""
+    the others, among which anomalies may still be. How dense a place is, is then not asked, as it
+    may be anomalies that lie there; and if they form a group, half of it is taken to be left, and
+    parts look past that many neighbors, without variants."""
     if contamination is None:
         return order, plan
     count = min(math.ceil(contamination * len(order)), len(order) - 3)
@@ -241,7 +243,11 @@ def _trimmed(
     if spaces:
         found = trim(spaces, count)
         kept = order[~found.left_out.numpy()]
-        return kept, replace(plan, left=math.ceil(_LEFT * count), grouped=found.grouped)
+        plan = replace(plan, weight=0.0)
+        if found.grouped:
+            past = plan.k + math.ceil(_LEFT * count)
+            plan = replace(plan, k=past, farthest=True, augment=False)
+        return kept, plan
     scores = part_scores(parts, rows_of(data, order), scaling)
     combined = _combined(_combination(scores), scores).numpy()
     least = np.argsort(combined, kind="stable")[: len(order) - count]

@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from damc import AnomalyDetector
 from damc.anomaly.fitting import fit_parts
+from damc.anomaly.neighbors import Neighbors
 from damc.anomaly.parts import NearNormal, PartsPlan
 from damc.anomaly.trimming import distance_from_bulk, trim
 
@@ -51,30 +52,28 @@ def test_scattered_anomalies_are_no_group() -> None:
     assert int(found.left_out.sum()) == 40
 
 
-def test_parts_look_past_anomalies_that_are_left() -> None:
-    """Half of those told of; beside near neighbors, or instead of them if they form a group."""
+def test_parts_look_past_a_group_and_never_at_how_dense_a_place_is() -> None:
     rows = normal(360, 6).numpy().astype(float)
     groups = {True: 4 + 0.2 * normal(40, 6, 1), False: 9 * normal(40, 6, 1)}
     order = np.random.RandomState(0).permutation(400)
     for grouped, odd in groups.items():
         data = np.concatenate([rows, odd.numpy()])
-        parts = fit_parts(data, order, PartsPlan(), 0.1).parts
-        found = {part.name: part.k for part in parts if isinstance(part, NearNormal)}
-        assert found == {"wide-neighbors": 25} | ({} if grouped else {"neighbors": 5})
+        (part,) = fit_parts(data, order, PartsPlan(), 0.1).parts
+        assert isinstance(part, NearNormal) and part.name == "neighbors" and part.weight == 0
+        assert (part.k, part.farthest) == ((25, True) if grouped else (5, False))
 
 
-def test_a_wide_part_finds_what_hides_among_near_neighbors() -> None:
-    """Two normal laws at a distance of 4, a tenth of the rows from the second: they overlap too
-    much to be a group, and those that are left hide others from near neighbors."""
-    away = torch.full((20,), 4 / 20**0.5)
-    data = torch.cat([normal(720, 20), away + normal(80, 20, 1)]).numpy().astype(float)
-    fresh = torch.cat([normal(500, 20, 2), away + normal(500, 20, 3)]).numpy()
-    odd = np.repeat([0, 1], 500)
-    detector = AnomalyDetector(contamination=0.1, random_state=0).fit(data)
-    areas = {name: roc_auc_score(odd, s) for name, s in detector.part_scores(fresh).items()}
-    found = roc_auc_score(odd, detector.decision_function(fresh))
-    assert areas.keys() == {"neighbors", "wide-neighbors"}
-    assert found > areas["neighbors"] + 0.05  # standard errors are 0.015
+def test_anomalies_that_are_left_excuse_others_less_without_a_weight() -> None:
+    """Scattered anomalies lie in a sparse place each; relative to such a neighbor, another one
+    beside it seems normal."""
+    places = 6 * torch.nn.functional.normalize(normal(60, 12, 1))
+    data = torch.cat([normal(540, 12), places])
+    fresh = torch.cat([normal(500, 12, 2), places + 0.5 * normal(60, 12, 3)])
+    odd = np.repeat([0, 1], [500, 60])
+    plain, half = (
+        roc_auc_score(odd, Neighbors.fit(data, weight=weight).score(fresh)) for weight in (0, 0.5)
+    )
+    assert plain > half + 0.02
 
 
 def test_a_small_share_of_few_rows_leaves_some_to_learn() -> None:
