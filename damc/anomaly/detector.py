@@ -48,9 +48,10 @@ _FEW = 20  # rows below which a threshold says little
 class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     """A detector of anomalies, fitted to normal data.
 
-    Data are images ``(n, h, w)`` or ``(n, c, h, w)``, of any range that is kept from `fit` to
-    `predict`; a folder of images; `damc.data.Images`; or plain vectors ``(n, d)``, whose columns
-    are standardized.
+    Data are images ``(n, h, w)``, ``(n, c, h, w)`` or ``(n, h, w, c)``, of any range that is kept
+    from `fit` to `predict`; a folder of images of one size; `damc.data.Images`, as
+    `load_images(FOLDER, size=128)` makes them of any sizes; or plain vectors ``(n, d)``, whose
+    columns are standardized.
 
     The signs are PyOD's: `decision_function` is higher for the more anomalous, `predict` gives 1
     for an anomaly and 0 else, `predict_proba` has the columns (normal, anomalous), and
@@ -95,8 +96,8 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         learner_: the trained learner, or None.
         threshold_: scores above it are anomalies.
         false_alarms_: bounds of the share of normal data above it, at 90 %.
-        normal_scores_: scores of the normal rows that the threshold was taken from, ``(m,)``;
-            no part was fitted to them or calibrated on them.
+        normal_scores_: scores of the normal rows that the threshold was taken from, ``(m,)``, each
+            by parts that were fitted to and calibrated on others.
         decision_scores_: scores of all data given to `fit`, ``(n,)``, each by parts fitted without
             it, but for what a network learned from.
         labels_: 1 where those exceed the threshold, ``(n,)``.
@@ -152,6 +153,12 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         """Learns normal data; `y` is ignored."""
         check_parameters(self)
         data = self._read(X, reset=True)
+        if getattr(X, "dtype", None) == np.uint8 and X.shape == (len(X), len(X)):
+            warnings.warn(
+                f"X is taken for {len(X)} rows of a table; if it is an image, several are needed, "
+                "of shape (n, h, w)",
+                stacklevel=2,
+            )
         if len(data) < 3:
             raise BadInput(f"n_samples = {len(data)}, but at least 3 are needed")
         if len(data) < _FEW:
@@ -292,7 +299,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
         self.fitted_ = fitted
         self.scaling_, self.parts_ = fitted.scaling, fitted.parts
         self.learner_: Learner | None = fitted.learner
-        self.normal_scores_: Scores = fitted.combined(fitted.normal)
+        self.normal_scores_: Scores = fitted.normal.float().numpy()
         self.threshold_ = self._threshold.value
         self.false_alarms_ = self._threshold.false_alarms()
         self.decision_scores_: Scores = fitted.combined(fitted.own)

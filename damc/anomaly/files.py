@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from damc.anomaly.combine import Combination
 from damc.anomaly.features import tiles
 from damc.anomaly.fitting import Fitted, network_kind, recalibrate
 from damc.anomaly.parameters import check_parameters
-from damc.anomaly.parts import CHEAP, FEATURES, WIDE, NearNormal, NetworkScore, Part
+from damc.anomaly.parts import CHEAP, FEATURES, NearNormal, NetworkScore, Part
 from damc.anomaly.places import Patches, Places, Surprises
 from damc.anomaly.scaling import Columns, Pixels, Scaling, scaling_from, settings_of
 from damc.anomaly.scores import SCORES
@@ -51,36 +51,13 @@ from damc.train.run import Run
 if TYPE_CHECKING:
     from damc.anomaly.detector import AnomalyDetector
 
-AnyLearner = TypeVar("AnyLearner", bound=Learner)
-
 MEMORY = "detector.json"
 """The file that makes a folder a saved detector."""
 
 TENSORS = "detector.safetensors"
 
-FORMAT = 4
+FORMAT = 5
 """What the numbers in it mean; another number where scores of the same images have changed."""
-
-
-@overload
-def load(
-    source: str | Path,
-    device: torch.device | str | None = None,
-    *,
-    learner: AnyLearner,
-    revision: str | None = None,
-    sha256: str | None = None,
-) -> AnyLearner: ...
-
-
-@overload
-def load(
-    source: str | Path,
-    device: torch.device | str | None = None,
-    *,
-    revision: str | None = None,
-    sha256: str | None = None,
-) -> Any: ...
 
 
 def load(
@@ -262,7 +239,7 @@ def _saved_parts(
 ) -> list[Part]:
     parts: list[Part] = []
     for k, name in enumerate(memory["parts"]):
-        if name.removeprefix(WIDE) in FEATURES:
+        if name in FEATURES:
             parts.append(NearNormal(name))
         elif name == "surprise":
             parts.append(Surprises())
@@ -340,7 +317,7 @@ def _check(memory: dict[str, Any], parameters: set[str], folder: Path) -> None:
     if digest(folder / TENSORS) != memory["sha256"]:
         raise BadInput(f"{folder / MEMORY} is damaged: {TENSORS} is not what was saved")
     memory["tensors"] = load_weights(folder / TENSORS)
-    known = {*CHEAP, *(WIDE + name for name in FEATURES), *SCORES}
+    known = {*CHEAP, *SCORES}
     if (
         not memory["parts"]
         or {*memory["parameters"]} != parameters

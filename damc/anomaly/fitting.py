@@ -3,8 +3,9 @@
 Three sets of rows are kept apart. Parts learn normal rows; the units in which they are combined
 come from rows that they have not learned; and the threshold from rows that neither has seen.
 Without a network, parts are cheap enough to be fitted several times: every row is scored by parts
-that were fitted without it (cross-fitting), and the final ones learn all rows. A network learns
-once, from all but a held-out share.
+that were fitted without it, in units from other rows (cross-conformal prediction, Vovk 2015), and
+the final parts and units come from all rows. A network learns once, from all but a held-out share,
+of which one half gives units and the other the threshold.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ from damc.anomaly.reading import Data, batches, images_of, measure, rows_of
 from damc.anomaly.scaling import Columns, Scaling
 from damc.anomaly.scores import detail_of
 from damc.anomaly.trimming import trim
+from damc.data import Images
 from damc.errors import BadInput, Diverged
 from damc.learn import Learner
 
 Index = NDArray[np.intp]
 
+_FEW = 20  # rows
 _FOLDS = 5
-_MANY = 4000  # rows from which on one split serves, as a fifth less to learn from costs little
+_FOLDS_OF_VECTORS = 20  # rows are the farther from others the fewer these are: few false alarms
+_HELD_OUT = 0.2  # of many rows, for which one split serves: a fifth less to learn costs little
+_MANY = 4000
 _AUGMENTED = 10_000  # images beyond which variants are slow, and many are there anyway
 _PROJECTED = 500  # images, ten a main direction; those of few fit the very images, not others
 _LEFT = 0.5  # of a group of anomalies, which trimming does not find
@@ -58,9 +63,8 @@ class Fitted:
         parts: fitted.
         learner: the trained network, or None.
         combination: of the parts' scores.
-        normal: part scores of the rows that the threshold is taken from, and their log detail,
-            ``(m, P + 1)``.
-        own: those of all rows, ``(n, P + 1)``.
+        normal: combined scores of the rows that the threshold is taken from, ``(m,)``.
+        own: part scores of all rows, and their log detail, ``(n, P + 1)``.
         places: says where images are unusual; None for vectors.
     """
 
@@ -74,7 +78,7 @@ class Fitted:
 
     def combined(self, scores: Tensor) -> NDArray[np.float32]:
         """The combined score of part scores and log details ``(n, P + 1)``, ``(n,)``."""
-        found = self.combination(scores[:, :-1], scores[:, -1]).float()
+        found = _combined(self.combination, scores).float()
         if not bool(torch.isfinite(found).all()):
             raise Diverged("anomaly scores are not finite: learn with smaller step sizes or rates")
         return found.numpy()
@@ -96,17 +100,17 @@ def fit_parts(data: Data, order: Index, plan: PartsPlan, contamination: float | 
     )
     kept, plan = _trimmed(data, order, plan, contamination)
     if len(kept) >= _MANY:
-        held, train = kept[: len(kept) // _FOLDS], kept[len(kept) // _FOLDS :]
+        cut = int(_HELD_OUT * len(kept))
+        held, train = kept[:cut], kept[cut:]
         scaling, parts = _fitted(data, train, plan)
         own = _own(parts, data, train, scaling)
     else:
         held = kept
         own = _cross_fitted(data, order, kept, plan)
         scaling, parts = _fitted(data, kept, plan)
-    half = (len(held) + 1) // 2
-    combination = _combination(own[held[:half]])
+    normal = _cross_calibrated(own[held])
     places = _places(parts, rows_of(data, kept), scaling)
-    return Fitted(scaling, parts, None, combination, own[held[half:]], own, places)
+    return Fitted(scaling, parts, None, _combination(own[held]), normal, own, places)
 
 
 def fit_with_network(
@@ -151,8 +155,9 @@ def fit_with_network(
     half = (cut + 1) // 2
     combination = _calibrated(parts, rows_of(data, held[:half]), scaling)
     own = _own(parts, data, train, scaling)
+    normal = _combined(combination, own[held[half:]])
     places = _places(parts, rows_of(data, train), scaling)
-    return Fitted(scaling, parts, learner, combination, own[held[half:]], own, places)
+    return Fitted(scaling, parts, learner, combination, normal, own, places)
 
 
 def recalibrate(
@@ -172,7 +177,8 @@ def recalibrate(
     own = part_scores(parts, normal, scaling)
     if places is None:
         places = _places(parts, normal, scaling)
-    return Fitted(scaling, parts, learner, combination, own[half:], own, places)
+    normal = _combined(combination, own[half:])
+    return Fitted(scaling, parts, learner, combination, normal, own, places)
 
 
 def part_scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
@@ -229,7 +235,8 @@ def _own(parts: Sequence[Part], data: Data, train: Index, scaling: Scaling) -> T
 def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Tensor:
     """Scores of every row by parts that were fitted to kept rows without it, ``(n, P + 1)``."""
     found: dict[int, Tensor] = {}
-    count = min(_FOLDS, len(order))
+    vectors = not isinstance(data, Images) and data.ndim == 2
+    count = min(_FOLDS_OF_VECTORS if vectors else _FOLDS, len(order))
     for k in range(count):
         fold = order[k::count]
         scaling, parts = _fitted(data, kept[~np.isin(kept, fold)], plan)
@@ -241,8 +248,10 @@ def _cross_fitted(data: Data, order: Index, kept: Index, plan: PartsPlan) -> Ten
 def _trimmed(
     data: Data, order: Index, plan: PartsPlan, contamination: float | None
 ) -> tuple[Index, PartsPlan]:
-    """The rows without the share that is least likely normal, in the same order; and the plan: if
-    anomalies form a group, half of it is taken to be still there, and parts look past that."""
+    """The rows without the share that is least likely normal, in the same order; and the plan for
+    the others, among which anomalies may still be. How dense a place is, is then not asked, as it
+    may be anomalies that lie there; and if they form a group, half of it is taken to be left, and
+    parts look past that many neighbors, without variants."""
     if contamination is None:
         return order, plan
     count = min(math.ceil(contamination * len(order)), len(order) - 3)
@@ -253,10 +262,13 @@ def _trimmed(
     if spaces:
         found = trim(spaces, count)
         kept = order[~found.left_out.numpy()]
-        left = math.ceil(_LEFT * count)
-        return kept, replace(plan, group=left if found.grouped else None)
+        plan = replace(plan, weight=0.0)
+        if found.grouped:
+            past = plan.k + math.ceil(_LEFT * count)
+            plan = replace(plan, k=past, farthest=True, augment=False)
+        return kept, plan
     scores = part_scores(parts, rows_of(data, order), scaling)
-    combined = _combination(scores)(scores[:, :-1], scores[:, -1]).numpy()
+    combined = _combined(_combination(scores), scores).numpy()
     least = np.argsort(combined, kind="stable")[: len(order) - count]
     return order[np.sort(least)], plan
 
@@ -279,5 +291,22 @@ def _calibrated(parts: Sequence[Part], normal: Data, scaling: Scaling) -> Combin
     return _combination(part_scores(parts, normal, scaling))
 
 
+def _cross_calibrated(scores: Tensor) -> Tensor:
+    """The combined score of normal rows, each in units that come from others, ``(m,)``; of few
+    rows, from all, as units of a handful may be far off."""
+    if len(scores) < _FEW:
+        return _combined(_combination(scores), scores)
+    found = torch.empty(len(scores), dtype=scores.dtype)
+    for k in range(_FOLDS):
+        fold = torch.arange(len(scores)) % _FOLDS == k
+        found[fold] = _combined(_combination(scores[~fold]), scores[fold])
+    return found
+
+
 def _combination(scores: Tensor) -> Combination:
+    """From part scores and log details of normal rows, ``(m, P + 1)``."""
     return Combination.fit(scores[:, :-1], scores[:, -1])
+
+
+def _combined(combination: Combination, scores: Tensor) -> Tensor:
+    return combination(scores[:, :-1], scores[:, -1])

@@ -8,8 +8,9 @@ Weight 0 is the distance of k-nearest-neighbor detectors (Ramaswamy et al. 2000)
 anomalies beside a dense group; weight 1 is the local outlier factor (Breunig et al. 2000), which
 raises alarms inside sparse ones. One half, their geometric mean, is the default.
 
-If anomalies may be among the points, k must exceed the size of a group of them, and d(x) is the
-distance to the k-th neighbor alone (`farthest`), which does not lie in that group.
+If anomalies may be among the points, weight 0 is safer: an anomaly among the neighbors of x lies in
+a sparse place, beside which x seems normal. And where they form a group, k must exceed its size,
+and d(x) is the distance to the k-th neighbor alone (`farthest`), which does not lie in that group.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from damc.errors import BadInput
 
-_CELLS = 20_000_000  # distances held at a time
+_CELLS = 8_000_000  # distances held at a time: 32 MB, above which every block is new memory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Every part takes model-scale data, images ``(B, C, H, W)`` in [-1, 1] or standar
 
 from __future__ import annotations
 
-__all__ = ["CHEAP", "FEATURES", "WIDE", "NearNormal", "NetworkScore", "Part", "PartsPlan"]
+__all__ = ["CHEAP", "FEATURES", "NearNormal", "NetworkScore", "Part", "PartsPlan"]
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -67,9 +67,6 @@ PROJECTED = ("pixels", "gradients")
 CHEAP = (*FEATURES, "surprise", "patches", "tiles")
 """The names of parts that need no training of a network."""
 
-WIDE = "wide-"
-"""How the names of parts begin that see past a group of anomalies."""
-
 
 _LARGE = 64  # pixels a side
 _SMALL = 16  # pixels a side, below which a spectrum says little
@@ -80,23 +77,29 @@ class NearNormal:
 
     Args:
         name: "pixels", "gradients" or "spectrum" of images, "neighbors" for the columns of
-            vectors. With "wide-" before it, only the distance to the k-th neighbor counts, which
-            a group of fewer than k anomalies among the normal data does not change.
-        k: neighbors that count.
+            vectors.
+        k, weight, farthest: see `Neighbors`.
         augment: take `variants` of normal images for normal, too.
         project: measure distances in the main directions where that is the name's way; else
             between the features as they are.
     """
 
     def __init__(
-        self, name: str, k: int = 5, *, augment: bool = False, project: bool = True
+        self,
+        name: str,
+        k: int = 5,
+        *,
+        weight: float = 0.5,
+        farthest: bool = False,
+        augment: bool = False,
+        project: bool = True,
     ) -> None:
-        base = name.removeprefix(WIDE)
-        if base not in FEATURES:
+        if name not in FEATURES:
             raise BadInput(f"name must be one of {', '.join(FEATURES)}, got {name!r}")
-        self.name, self.k, self.wide, self.augment = name, k, name != base, augment
-        self.features, self.fit_space = FEATURES[base]
-        if not project and base in PROJECTED:
+        self.name, self.k, self.weight, self.farthest = name, k, weight, farthest
+        self.augment = augment
+        self.features, self.fit_space = FEATURES[name]
+        if not project and name in PROJECTED:
             self.fit_space = None
         self.space: Space | None = None
         self.neighbors: Neighbors | None = None
@@ -114,7 +117,9 @@ class NearNormal:
             self.space = self.fit_space(f)
             f = self.space(f)
             more = None if more is None else self.space(more)
-        self.neighbors = Neighbors.fit(f, self.k, variants=more, **self._options)
+        self.neighbors = Neighbors.fit(
+            f, self.k, self.weight, farthest=self.farthest, variants=more
+        )
         return self
 
     @property
@@ -138,21 +143,18 @@ class NearNormal:
         assert self.neighbors is not None
         near = self.neighbors
         found = {"points": near.points, "local": near.local, "own": near.own}
-        found["k"] = torch.tensor(near.k)
+        found["count"] = torch.tensor([near.k, near.weight, near.farthest], dtype=torch.float64)
         return found if self.space is None else found | vars(self.space)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        self.k = int(state["k"])
+        k, weight, farthest = state["count"].tolist()
+        self.k, self.weight, self.farthest = int(k), weight, bool(farthest)
         points, local, own = state["points"], state["local"], state["own"]
-        self.neighbors = Neighbors(points, local, own, self.k, **self._options)
+        self.neighbors = Neighbors(points, local, own, self.k, self.weight, self.farthest)
         if "basis" in state:
             self.space = Projection(state["mean"], state["basis"])
         elif "scale" in state:
             self.space = Standardized(state["mean"], state["scale"])
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"weight": 0.0, "farthest": True} if self.wide else {}
 
 
 class NetworkScore:
@@ -211,10 +213,7 @@ class PartsPlan:
         augment: take variants of normal images for normal, too.
         features: a network for `damc.anomaly.places.Patches`.
         tile: pixels a side of tiles that are compared in place of whole images ("tiles").
-        k: neighbors that count.
-        group: how many anomalies may be left in a group among the data; parts then look past it
-            ("wide-"), and there are no variants.
-        project: see `NearNormal`.
+        k, weight, farthest, project: see `NearNormal`.
     """
 
     kind: str = "auto"
@@ -222,7 +221,8 @@ class PartsPlan:
     features: Callable[[Tensor], Any] | None = None
     tile: int | None = None
     k: int = 5
-    group: int | None = None
+    weight: float = 0.5
+    farthest: bool = False
     project: bool = True
 
     def parts(self, shape: tuple[int, ...]) -> list[NearNormal | Surprises | Patches]:
@@ -240,15 +240,19 @@ class PartsPlan:
                 assert self.tile is not None
                 found.append(Patches(partial(tiles, tile=self.tile), "tiles"))
             else:
-                found.append(self._near(name, augment))
+                # Turning and scaling blur an image, which is what a spectrum looks at.
+                found.append(self._near(name, augment and name != "spectrum"))
         return found
 
     def _near(self, name: str, augment: bool) -> NearNormal:
-        if self.group is not None:
-            return NearNormal(WIDE + name, self.group + self.k, project=self.project)
-        # Turning and scaling blur an image, which is what a spectrum looks at.
-        varied = augment and name != "spectrum"
-        return NearNormal(name, self.k, augment=varied, project=self.project)
+        return NearNormal(
+            name,
+            self.k,
+            weight=self.weight,
+            farthest=self.farthest,
+            augment=augment,
+            project=self.project,
+        )
 
     def _names(self, shape: tuple[int, ...]) -> list[str]:
         names = ["neighbors"] if min(shape[1:]) < 2 else ["pixels", "gradients"]

@@ -110,6 +110,10 @@ class Pixels:
                 f"the images go from {least:g} to {most:g}, "
                 f"but the detector was fitted to a range of {low:g} to {high:g}"
             )
+        if images.dtype == np.uint8 and high > 255:
+            raise BadInput(
+                f"the images are bytes, but the detector was fitted to pixels up to {high:g}"
+            )
         if high == 255 and images.dtype.kind == "f" and 0 < most <= 1:
             raise BadInput(
                 f"the images are floats from {least:g} to {most:g}, "
@@ -135,7 +139,7 @@ def settings_of(scaling: Scaling) -> dict[str, Any]:
 
 
 def layout(images: NDArray[Any]) -> NDArray[Any]:
-    """Images ``(n, C, H, W)`` from those, ``(n, H, W)`` or ``(n, H, W, 1 or 3)``."""
+    """Images ``(n, C, H, W)`` from those, ``(n, H, W)`` or ``(n, H, W, 1, 3 or 4)``."""
     if images.dtype.kind not in "buif" or 0 in images.shape:
         raise BadInput(
             f"X must hold the pixels of images, got shape {images.shape} of {images.dtype}"
@@ -144,7 +148,8 @@ def layout(images: NDArray[Any]) -> NDArray[Any]:
         images = images.astype(np.uint8) * np.uint8(255)
     if images.ndim == 3:
         return images[:, None]
-    last = images.shape[1] not in (1, 3) and images.shape[3] in (1, 3)
+    _, first, between, final = images.shape
+    last = (first not in (1, 3) and final in (1, 3)) or final == 4 < min(first, between)
     return images.transpose(0, 3, 1, 2) if last else images
 
 

@@ -1,8 +1,8 @@
 """From scores to decisions: a threshold with a known rate of false alarms, and p-values.
 
-Both compare a new score with those of m normal rows that no part of the detector was fitted to or
-calibrated on. A new normal row is as likely to take any place among them, so that the share of
-alarms is known before any anomaly is seen (conformal prediction, Vovk et al. 2005).
+Both compare a new score with those of m normal rows, each scored by parts that were not fitted to
+it or calibrated on it. A new normal row is as likely to take any place among them, so that the
+share of alarms is known before any anomaly is seen (conformal prediction, Vovk et al. 2005).
 """
 
 from __future__ import annotations

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from damc import AnomalyDetector
 from damc.anomaly.fitting import fit_parts
+from damc.anomaly.neighbors import Neighbors
 from damc.anomaly.parts import NearNormal, PartsPlan
 from damc.anomaly.trimming import distance_from_bulk, trim
 
@@ -50,16 +52,28 @@ def test_scattered_anomalies_are_no_group() -> None:
     assert int(found.left_out.sum()) == 40
 
 
-def test_only_a_group_needs_parts_that_see_past_it() -> None:
+def test_parts_look_past_a_group_and_never_at_how_dense_a_place_is() -> None:
     rows = normal(360, 6).numpy().astype(float)
     groups = {True: 4 + 0.2 * normal(40, 6, 1), False: 9 * normal(40, 6, 1)}
     order = np.random.RandomState(0).permutation(400)
     for grouped, odd in groups.items():
         data = np.concatenate([rows, odd.numpy()])
-        parts = fit_parts(data, order, PartsPlan(), 0.1).parts
-        assert [p.name for p in parts] == ["wide-neighbors" if grouped else "neighbors"]
-        # Half of a group may be left.
-        assert isinstance(parts[0], NearNormal) and parts[0].k == (25 if grouped else 5)
+        (part,) = fit_parts(data, order, PartsPlan(), 0.1).parts
+        assert isinstance(part, NearNormal) and part.name == "neighbors" and part.weight == 0
+        assert (part.k, part.farthest) == ((25, True) if grouped else (5, False))
+
+
+def test_anomalies_that_are_left_excuse_others_less_without_a_weight() -> None:
+    """Scattered anomalies lie in a sparse place each; relative to such a neighbor, another one
+    beside it seems normal."""
+    places = 6 * torch.nn.functional.normalize(normal(60, 12, 1))
+    data = torch.cat([normal(540, 12), places])
+    fresh = torch.cat([normal(500, 12, 2), places + 0.5 * normal(60, 12, 3)])
+    odd = np.repeat([0, 1], [500, 60])
+    plain, half = (
+        roc_auc_score(odd, Neighbors.fit(data, weight=weight).score(fresh)) for weight in (0, 0.5)
+    )
+    assert plain > half + 0.02
 
 
 def test_a_small_share_of_few_rows_leaves_some_to_learn() -> None:
