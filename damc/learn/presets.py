@@ -113,9 +113,12 @@ _LAPTOP: dict[str, Any] = {
 
 _DAMC: dict[str, Any] = {
     # Where DAMC departs from the paper: an auto-encoder first, a fifth of the cost of chains an
-    # iteration; then short chains, and a q(z) of its own, which learns stored samples at no
-    # decoder's cost.
-    "warm_up": 0.94,
+    # iteration or less; then short chains, and a q(z) of its own, which learns stored samples at
+    # no decoder's cost.
+    "warm_up": 0.93,
+    "warm_up_batch": 64,
+    "warm_up_rate": 7e-4,
+    "standardize_codes": True,
     "beta1": 0.9,
     "decoder_rate": 3e-4,
     "posterior_steps": 5,
@@ -126,15 +129,8 @@ _DAMC: dict[str, Any] = {
     "store_updates": 4,
 }
 
-_DAMC_MLP: dict[str, Any] = {
-    **_DAMC,
-    "warm_up": 0.92,
-    "warm_up_batch": 64,
-    "warm_up_rate": 7e-4,
-    "standardize_codes": True,
-    "encoder_updates": 2,
-}
-"""The same for fully connected decoders."""
+_DAMC_MLP: dict[str, Any] = {**_DAMC, "encoder_updates": 2}
+"""The same for fully connected decoders, beside which an encoder is cheap."""
 
 
 def laptop_recipe(*, mlp: bool = False, **changes: Any) -> Recipe:
