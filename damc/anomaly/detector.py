@@ -61,7 +61,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     need not be; fit again on the rows that are to count as normal.
 
     Args:
-        preset: of the network, a set-up by name (`damc presets`); None sizes it by the data.
+        preset: of the network, by name (`damc presets`); None sizes it by the data.
         quality: "fast" takes seconds and no network: distances to normal rows, or to the pixels
             and edges of normal images. "balanced" and "best" add the misfit of a network that
             learns for about 3 and 20 minutes on 28x28 images. None is "fast", or "balanced" where
@@ -210,7 +210,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
 
     def p_values(self, X: Any) -> NDArray[np.float64]:
         """How often normal data score as high as each row, ``(n,)``: valid for one row, whatever
-        the law of the data; among many rows some are small by chance."""
+        the distribution of the data; among many rows some are small by chance."""
         return self._threshold.p_values(self.decision_function(X))
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ class NetworkPlan:
 
     Attributes:
         quality: "balanced" or "best".
-        preset: a set-up by name; None sizes networks by the data's shape.
+        preset: by name; None sizes networks by the data's shape.
         method: a name in `damc.learn.LEARNERS`.
         iterations: learning updates; None follows from the preset and the quality.
         batch: rows or images of an update; None is the preset's number.
@@ -89,7 +89,7 @@ class NetworkPlan:
             raise BadInput(f"no method is called {self.method!r}: there are {', '.join(LEARNERS)}")
 
     def _preset(self, scaling: Scaling) -> Preset:
-        """The set-up to learn with, its lengths as asked for."""
+        """The preset to learn with, its lengths as asked for."""
         if isinstance(scaling, Columns):
             if self.preset is not None:
                 raise BadInput(f"the preset {self.preset!r} is for images, and X holds vectors")

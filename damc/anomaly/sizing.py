@@ -17,7 +17,7 @@ def preset_for_vectors(width: int) -> Preset:
 
     The latent size is the square root of the number of columns, from 2 to 24: large enough for the
     factors that columns share, too small to copy a row, which would reconstruct anomalies as well.
-    sigma is half a standard deviation of a column. The set-up is meant for hundreds to thousands of
+    sigma is half a standard deviation of a column. It is meant for hundreds to thousands of
     rows and takes seconds on one core.
 
     Args:

@@ -57,7 +57,7 @@ class Threshold:
     def false_alarms(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds on the rate of false alarms of this threshold: its central `level` interval.
 
-        The rate varies with the m rows that the threshold was taken from, by the law
+        The rate varies with the m rows that the threshold was taken from, by the distribution
         Beta((m + 1) (1 - quantile), (m + 1) quantile).
         """
         from scipy.stats import beta

@@ -18,7 +18,7 @@ __all__ = [
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -60,14 +60,15 @@ from damc.learn.warm_up import CodeHead, autoencoder_steps
 from damc.nets.networks import Networks
 from damc.randomness import batch_rows
 
-Self = TypeVar("Self", bound="DAMC")
-
 VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
 
 
 REFITS = (0.25, 0.5, 0.75)
 """Shares of the iterations with chains after which the mixture under q(z) is fitted again."""
+
+REFIT_FROM = 40
+"""Iterations with chains from which on that is worth it: a fit costs several of them."""
 
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
@@ -200,7 +201,8 @@ class DAMC(Learner):
         add = partial(self.optimizers.add, betas=s.betas)
         self.stages = Stages(s.warm_up, s.horizon)
         begin = self.stages.begin
-        self._refits = {begin + int(share * (s.horizon - begin)) for share in REFITS} - {begin}
+        chains = s.horizon - begin
+        self._refits = {begin + int(share * chains) for share in REFITS if chains >= REFIT_FROM}
         rate = partial(self.stages.rate, decay=s.decay, stage=2)
         add("decoder", model.decoder.parameters(), rate(s.decoder_rate))
         if model.prior.energy is not None:
@@ -230,7 +232,7 @@ class DAMC(Learner):
         return replace(PaperDAMC.settings_from(recipe), **recipe.damc)
 
     @classmethod
-    def build(cls: type[Self], networks: Networks, settings: Any) -> Self:
+    def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma, energy=cls.with_energy)
         return cls(model, networks.build_amortizer(), settings, networks)
@@ -344,7 +346,7 @@ class DAMC(Learner):
 
     @property
     def amortized(self) -> bool:
-        """It is."""
+        """Always: q(z | x) is the first guess."""
         return True
 
     def check_networks(self, x: Tensor) -> None:
@@ -361,7 +363,7 @@ class DAMC(Learner):
 class PaperDAMC(DAMC):
     """Algorithm 1 with the paper's choices where a preset has others.
 
-    A preset of the paper's size has no others. Of a small one it takes none of `Recipe.damc`.
+    On a preset of the paper's size it is `DAMC`; on a small one it ignores `Recipe.damc`.
     """
 
     name: ClassVar[str] = "damc-paper"
@@ -378,7 +380,7 @@ class PaperDAMC(DAMC):
 class GaussianDAMC(DAMC):
     """Algorithm 1 under the prior N(0, I), the paper's ablation DAMC-G.
 
-    It is DAMC with the energy fixed at zero, number for number, less its prior chains.
+    It is DAMC with the energy fixed at zero, number for number, and without prior chains.
     """
 
     name: ClassVar[str] = "damc-g"

@@ -1,4 +1,4 @@
-"""Set-ups by name: the paper's five, and small ones for a laptop."""
+"""Presets: the paper's five, and small ones for a laptop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recipe(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
 
 @dataclass(frozen=True)
 class Preset:
-    """A complete set-up: networks, recipe, and how to feed and stop it."""
+    """Networks and a recipe under one name, and how to feed and stop them."""
 
     name: str
     about: str
@@ -77,13 +77,20 @@ def _paper(
 
 
 _PAPER = (
-    _paper("svhn", "the paper's SVHN set-up", (3, 32, 32), 100, 64),
-    _paper("celeba64", "the paper's CelebA set-up", (3, 64, 64), 100, 128),
-    _paper("cifar10", "the paper's CIFAR-10 set-up", (3, 32, 32), 128, 128),
-    _paper("celebahq256", "the paper's CelebA-HQ set-up", (3, 256, 256), 128, 128, sigma=1.0),
+    _paper("svhn", "the paper's networks and settings for SVHN", (3, 32, 32), 100, 64),
+    _paper("celeba64", "the paper's networks and settings for CelebA", (3, 64, 64), 100, 128),
+    _paper("cifar10", "the paper's networks and settings for CIFAR-10", (3, 32, 32), 128, 128),
+    _paper(
+        "celebahq256",
+        "the paper's networks and settings for CelebA-HQ",
+        (3, 256, 256),
+        128,
+        128,
+        sigma=1.0,
+    ),
     _paper(
         "mnist",
-        "the paper's MNIST set-up for anomaly detection",
+        "the paper's networks and settings for anomalies in MNIST",
         (1, 28, 28),
         8,
         128,

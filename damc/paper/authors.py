@@ -89,7 +89,7 @@ def convert_checkpoint(
 
     Args:
         source: the file.
-        preset: which of the paper's set-ups it is of, such as "svhn".
+        preset: which of the paper's presets it is of, such as "svhn".
         run: the run folder to make.
         heldout: the digit that an anomaly model was trained without.
         data_root: folder of the named data sets, remembered for later commands.
