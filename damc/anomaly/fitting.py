@@ -169,8 +169,8 @@ def recalibrate(
     own = part_scores(parts, normal, scaling)
     if places is None:
         places = _places(parts, normal, scaling)
-    normal = _combined(combination, own[half:])
-    return Fitted(scaling, parts, learner, combination, normal, own, places)
+    scores = _combined(combination, own[half:])
+    return Fitted(scaling, parts, learner, combination, scores, own, places)
 
 
 def part_scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
