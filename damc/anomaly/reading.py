@@ -23,7 +23,7 @@ Array = NDArray[Any]
 Data = Array | Images
 """Vectors ``(n, d)``, images ``(n, C, H, W)`` as an array, or `damc.data.Images`."""
 
-_NUMBERS = 2**23  # in a batch: 32 MB
+_NUMBERS = 2**22  # in a batch: 16 MB, and some times that in maps of it
 
 
 def read_images(X: Any, shape: tuple[int, ...] | None = None) -> Data | None:

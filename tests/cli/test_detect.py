@@ -103,7 +103,7 @@ def test_a_detector_without_a_network_is_used_alike_and_twice(
         out = tmp_path / "run" / name
         found = {Path(row["image"]).name: row for row in table(out / "scores.csv")}
         assert found["noise.png"]["anomalous"] == "1"
-        assert float(found["noise.png"]["p_value"]) == pytest.approx(1 / 151, rel=1e-3)
+        assert float(found["noise.png"]["p_value"]) == pytest.approx(1 / 301, rel=1e-3)
         assert json.loads((out / "results.json").read_text())["score"] == ["pixels", "gradients"]
         page = (out / "report.html").read_text()
         assert page.count("data:image/png") == 2 and "noise.png" in page
