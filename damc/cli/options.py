@@ -54,8 +54,11 @@ def parse(kind: type[T], prog: str, words: Sequence[str]) -> T:
         name: _for_tyro(hints[name], helps[name]) for name in kind.__annotations__
     }
     output, printed = io.StringIO(), io.StringIO()
+    # Into a string tyro writes plain lines instead of boxes, of which `_sentence` is made.
+    helping = {"-h", "--help"} & set(words)
+    plain = contextlib.redirect_stdout(printed) if helping else contextlib.nullcontext()
     try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stderr(output), plain:
             command = tyro.cli(kind, prog=prog, args=words, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as end:
         if not end.code:
