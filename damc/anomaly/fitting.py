@@ -10,10 +10,18 @@ of which one half gives units and the other the threshold.
 
 from __future__ import annotations
 
-__all__ = ["Fitted", "fit_parts", "fit_with_network", "network_kind", "part_scores", "recalibrate"]
+__all__ = [
+    "Fitted",
+    "batch_scores",
+    "fit_parts",
+    "fit_with_network",
+    "network_kind",
+    "part_scores",
+    "recalibrate",
+]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -175,13 +183,24 @@ def recalibrate(
 
 def part_scores(parts: Sequence[Part], data: Data, scaling: Scaling) -> Tensor:
     """The score of every part, and the log detail last, which is 0 for vectors, ``(n, P + 1)``."""
+    found = torch.empty(len(data), len(parts) + 1, dtype=torch.float64)
+    for rows, scores in batch_scores(parts, data, scaling):
+        found[rows] = scores
+    return found
+
+
+def batch_scores(
+    parts: Sequence[Part], data: Data, scaling: Scaling
+) -> Iterator[tuple[slice, Tensor]]:
+    """`part_scores` of some rows at a time, and which these are."""
     vectors = isinstance(scaling, Columns)
-    found = []
+    start = 0
     for x in batches(data, scaling):
         detail = torch.zeros(len(x)) if vectors else detail_of(x).log()
         columns = [*(part.score(x) for part in parts), detail]
-        found.append(torch.stack([column.double().cpu() for column in columns], 1))
-    return torch.cat(found)
+        rows = slice(start, start + len(x))
+        yield rows, torch.stack([column.double().cpu() for column in columns], 1)
+        start = rows.stop
 
 
 def network_kind(learner: Learner, scaling: Scaling, held: int) -> str:
