@@ -68,6 +68,8 @@ SHORT = dict.fromkeys(
 )
 """Chains of two moves: the third makes no other operations."""
 
+SHORT["warm_up"] = 0
+
 
 def make(method: str, **changes: Any) -> Learner:
     kind = find_method(method)
@@ -100,9 +102,9 @@ def test_a_learner_needs_only_its_device(method: str) -> None:
 def test_later_stages_need_only_their_device() -> None:
     """Methods of two stages change at a share of their horizon."""
     x, index, generator = batch()
-    for method in ("vae-2stage", "ncp-vae", "damc-vae", "adaptive-ce"):
+    for method in ("vae-2stage", "ncp-vae", "damc-vae", "adaptive-ce", "damc"):
         with strict_device() as mode:
-            learner = make(method, horizon=4)
+            learner = make(method, horizon=4, **({"warm_up": 0.5} if method == "damc" else {}))
             for _ in range(4):
                 learner.train().step(x, index, generator)
             learner.eval().sample(3, generator=generator)

@@ -30,6 +30,7 @@ QUICK = {
     "updates": 2,
     "inference_steps": 40,
     "prior_sample_steps": 5,
+    "warm_up": 0.0,
 }
 X = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
@@ -95,7 +96,7 @@ def test_sri_is_abp_with_starts_that_do_not_persist() -> None:
 
 def test_lebm_without_an_energy_is_sri() -> None:
     sri = make("sri")
-    s = LEBMSettings(sigma=0.3, posterior_steps=4, decoder_rate=1e-3, decay="cosine", horizon=1000)
+    s = make("lebm").settings
     lebm = LEBM(LatentModel(copy.deepcopy(sri.model.decoder), None, 8, 0.3), s)
     for k in range(3):
         for learner in (sri, lebm):

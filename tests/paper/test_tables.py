@@ -204,7 +204,7 @@ def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
     assert LEBM.from_preset(preset).settings.posterior_steps == 20
     assert DAMC.from_preset(preset, posterior_steps=7).settings.posterior_steps == 7
     changed = DAMC.from_preset(Steps().changed(preset, "T=50"))
-    assert changed.settings.posterior_steps == 50 and changed.settings.decoder_updates == 6
+    assert changed.settings.posterior_steps == 50 and changed.settings.decoder_updates == 2
     exact = DAMC.from_preset(Speedups().changed(preset, "exact"))
     assert exact.settings.posterior_steps == 30 and exact.settings.encoder_updates is None
 

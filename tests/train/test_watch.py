@@ -27,9 +27,14 @@ GARBAGE: list[tuple[dict[str, float], str]] = [
     ({"sigma": 1e-6}, "sigma must not be far below 0.0078, the grid of pixels: 1e-06"),
     ({"posterior_step_size": 1e20}, "step_size must be at most 1e18, got 1e"),
     ({"prior_step_size": 1e20}, "step_size must be at most 1e18, got 1e"),
+    (
+        {"warm_up_rate": 1e3, "warm_up": 0.9},
+        "black or white|gradient of the decoder is exactly zero",
+    ),
     ({"energy_rate": 1e3}, "log-density is not finite|energy gap grows|improper"),
 ]
 SHORT = {"posterior_steps": 3, "prior_steps": 5, "updates": 1, "start_steps": 3, "test_steps": 1}
+SHORT["warm_up"] = 0
 
 
 def named(changes: dict[str, float], iterations: int = 20, **options: Any) -> str:
