@@ -21,7 +21,7 @@ from damc.randomness import BatchShare, derive_seed, global_seed
 from damc.train.feed import batches
 
 BATCH = 12
-SHORT = {"posterior_steps": 3, "prior_steps": 3, "warm_up": 0.5, "warm_up_batch": 6}
+SHORT = {"posterior_steps": 3, "prior_steps": 3, "warm_up": 0.5}
 
 
 def train(method: str, iterations: int, dtype: torch.dtype) -> dict[str, Tensor]:

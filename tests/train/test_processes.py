@@ -55,13 +55,14 @@ def torchrun(count: int, *words: str | Path) -> None:
 
 
 def compare(folder: Path, methods: list[str]) -> None:
-    """Gradients to 1e-6 of their size in float32; in float64 everything, to rounding."""
+    """Gradients to 1e-6 of their size in float32; in float64 everything, to rounding errors, which
+    Adam and standardized codes make a million times larger: an error would be far larger still."""
     for method in methods:
         one, several = one_process(method, torch.float64), load_weights(folder / f"{method}-64")
         assert one.keys() == several.keys()
         for name, tensor in one.items():
             torch.testing.assert_close(
-                several[name], tensor, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
+                several[name], tensor, rtol=1e-7, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}"
             )
         one, several = one_process(method, torch.float32), load_weights(folder / f"{method}-32")
         first, found = one["gradient 0"], several["gradient 0"]
