@@ -7,11 +7,13 @@ __all__ = ["AUTO", "preset_for"]
 import math
 from collections.abc import Sequence
 
-from damc.learn.presets import Preset, laptop_recipe
+from damc.learn.presets import FEW_IMAGES, Preset, laptop_recipe
 from damc.nets.sizing import networks_for
 
 AUTO = "auto"
 """The name of presets that are sized by the data."""
+
+_FEW = 20_000  # images below which fully connected networks have more iterations with chains
 
 _NUMBERS = 3 * 32 * 32  # in an image, up to which sigma is the small presets' own
 
@@ -22,8 +24,8 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     Larger images have more pixels that each tell of z, so that the posterior narrows. sigma grows
     with the root of their number, up to 1, to keep its width and with it the chains' step size;
     beyond that, the step size shrinks.
-    The batch shrinks where pixels are many, and the iterations where images are few: 800 for tens
-    of images, 3,000 from five thousand on, twice as many where they are cheap.
+    The batch shrinks where pixels are many, and the iterations where images are few: 400 for tens
+    of images, 1,500 from five thousand on, and more of them where most only auto-encode.
 
     Args:
         shape: (C, H, W), with sides of 8 to 512 pixels.
@@ -38,11 +40,13 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     large = math.sqrt(networks.shape[1] * networks.shape[2])
     batch = 128 if large <= 32 else 64 if large <= 64 else 32 if large <= 128 else 16
     convolutional = networks.decoder["kind"] != "mlp"
-    iterations = 100 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
-    if not convolutional:
-        iterations *= 2
+    few = not convolutional and count < _FEW
+    iterations = 50 * round((400 + 1100 * min(1.0, count / 5000)) / 50)
+    if not few:
+        iterations *= 2 if convolutional else 4  # most of which only auto-encode
     recipe = laptop_recipe(
         mlp=not convolutional,
+        **({"damc": FEW_IMAGES} if few else {}),
         sigma=round(sigma, 2),
         posterior_step_size=round(step_size, 3),
         horizon=iterations,
@@ -52,7 +56,7 @@ def preset_for(shape: Sequence[int], count: int, data: str = "") -> Preset:
     )
     # Fitted to CPU seconds of an iteration with chains for shapes from 8x8 to 256x256x3, on one
     # core. Few iterations have chains and the others cost a fifth: it is a quarter of that.
-    seconds = 0.25 * (0.4 + 0.5e-6 * batch * numbers) if convolutional else 0.04
+    seconds = 0.25 * (0.4 + 0.5e-6 * batch * numbers) if convolutional else 0.16 if few else 0.04
     channels, high, wide = networks.shape
     about = f"sized for {count:,} images of {wide}x{high} in {'color' if channels > 1 else 'gray'}"
     return Preset(
