@@ -89,9 +89,9 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
-    warm_up_batch: int = 32  # images of one update of the auto-encoder
-    warm_up_rate: float = 5e-4
-    standardize_codes: bool = False  # of the auto-encoder, to the moments of N(0, I)
+    warm_up_batch: int = 64  # images of one update of the auto-encoder
+    warm_up_rate: float = 7e-4
+    standardize_codes: bool = True  # of the auto-encoder, to the moments of N(0, I)
 
 
 def algorithm_1(

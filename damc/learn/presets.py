@@ -123,9 +123,6 @@ _DAMC: dict[str, Any] = {
     # iteration or less; then short chains, and a q(z) of its own, which learns stored samples at
     # no decoder's cost.
     "warm_up": 0.93,
-    "warm_up_batch": 64,
-    "warm_up_rate": 7e-4,
-    "standardize_codes": True,
     "beta1": 0.9,
     "decoder_rate": 3e-4,
     "posterior_steps": 5,

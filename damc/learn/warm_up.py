@@ -30,7 +30,7 @@ class CodeHead(nn.Module):
         standardize: whether codes are standardized.
     """
 
-    def __init__(self, embedding: int, latent_dim: int, *, standardize: bool = False) -> None:
+    def __init__(self, embedding: int, latent_dim: int, *, standardize: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(embedding, latent_dim)
         self.standardize = standardize

@@ -7,60 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from damc import DAMC, Amortizer, BadInput, Diverged, LatentModel
+from damc import DAMC, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
 from damc.learn.damc import DAMCSettings, PaperDAMC
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
 from damc.learn.sharing import count
-from damc.learn.warm_up import CodeHead
-
-QUICK = DAMCSettings(
-    sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
-)
-X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
-INDEX = torch.arange(6)
-
-
-class Counted(nn.Module):
-    """Counts the rows that pass through a module."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.rows: list[int] = []
-        self.seen: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.rows.append(len(x))
-        self.seen.append(x.detach())
-        y: Tensor = self.inner(x)
-        return y
-
-
-def make(settings: DAMCSettings = QUICK, energy: bool = True) -> DAMC:
-    torch.manual_seed(0)
-    decoder = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Unflatten(1, (1, 4, 4)))
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8))
-    scalar = nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(), nn.Linear(8, 1), nn.Flatten(0))
-    model = LatentModel(Counted(decoder), Counted(scalar) if energy else None, 3, settings.sigma)
-    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8))
-    return DAMC(model, q, settings)
-
-
-def seeded(seed: int = 1) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def weights(module: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in module.parameters()]
-
-
-def changed(before: list[Tensor], module: nn.Module) -> bool:
-    return any(not a.equal(b) for a, b in zip(before, module.parameters(), strict=True))
+from tests.learn.tiny import INDEX, QUICK, X, changed, make, seeded, weights
+from tests.reference.energies import Zero
 
 
 def test_no_forward_pass_is_wasted() -> None:
@@ -119,14 +76,6 @@ def test_without_an_energy_it_is_damc_with_a_gaussian_prior() -> None:
 
 
 def test_an_energy_of_zero_gives_the_gaussian_prior_bit_for_bit() -> None:
-    class Zero(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused = nn.Parameter(torch.zeros(()))
-
-        def forward(self, z: Tensor) -> Tensor:
-            return z.sum(1) * 0 + self.unused * 0
-
     ends = []
     for energy in (None, Zero()):
         learner = make(energy=False)
@@ -344,91 +293,6 @@ def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
         learner.step(X, INDEX, seeded(k))
     # To the codes of the last iteration of the warm-up; then to posterior samples alone.
     assert fits == [(3, 6), (17, 15 * 6), (31, 100), (45, 100)]
-
-
-def test_it_warms_up_as_an_auto_encoder() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=8, store=100))
-    decoder, encoder = learner.model.decoder, learner.amortizer.encoder
-    assert isinstance(decoder, Counted) and isinstance(encoder, Counted)
-    with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
-        error = learner.model.squared_error(X, z).mean() / X[0].numel()
-    start = make(learner.settings)
-
-    def same(part: str) -> list[bool]:
-        pairs = zip(*(weights(one.get_submodule(part)) for one in (learner, start)), strict=True)
-        return [a.equal(b) for a, b in pairs]
-
-    decoder.rows.clear()
-    metrics = learner.step(X, INDEX, seeded())
-    torch.testing.assert_close(metrics["mse"], error)
-    assert decoder.rows == [6]  # one pass, and no chain
-    for part in ("model.decoder", "amortizer.encoder", "head"):
-        assert not any(same(part)), part
-    assert all(same("amortizer.denoiser"))  # codes are not worth learning yet
-    learner.step(X, INDEX, seeded())
-    with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
-    learner.step(X, INDEX, seeded())
-    assert not all(same("amortizer.denoiser"))
-    assert learner.store is not None and learner.store.points[:6].equal(z)
-    for part in ("model.prior", "prior_sampler"):
-        assert all(same(part)), part
-    assert "displacement" not in learner.step(X, INDEX, seeded())
-    assert "displacement" in learner.step(X, INDEX, seeded())
-
-
-def test_the_warm_up_makes_an_update_for_every_few_images() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=8, warm_up_batch=2))
-    assert isinstance(learner.model.decoder, Counted)
-    learner.model.decoder.rows.clear()
-    learner.step(X, INDEX, seeded())
-    assert learner.model.decoder.rows == [2, 2, 2]
-
-
-def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=4))
-    losses: list[Tensor] = []
-    update = learner.update
-
-    def spy(name: str, loss: Tensor) -> Tensor:
-        if name == "autoencoder":
-            losses.append(loss.detach())
-        return update(name, loss)
-
-    learner.update = spy  # type: ignore[method-assign]
-    with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
-        # log p(x, z) has the energy too, which is not learned yet.
-        assert learner.model.prior.energy is not None
-        joint = learner.model.posterior(X)(z) + learner.model.prior.energy(z)
-    learner.step(X, INDEX, seeded())
-    torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
-
-
-def test_standardized_codes_have_the_moments_of_the_prior() -> None:
-    head = CodeHead(5, 3, standardize=True)
-    e = 3 + 7 * torch.randn(50, 5, generator=seeded())
-    z = head(e)
-    torch.testing.assert_close(z.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(z.var(0, correction=0), torch.ones(3))
-    with torch.no_grad():  # so that no scale of the weights is worth learning
-        head.linear.weight *= 10
-    torch.testing.assert_close(head(e), z, atol=1e-4, rtol=0)
-
-
-def test_warming_up_needs_an_encoder() -> None:
-    model = make().model
-    with pytest.raises(BadInput, match="the amortizer must have an encoder to warm up"):
-        DAMC(model, Amortizer(3), replace(QUICK, warm_up=0.5, horizon=4))
-
-
-def test_the_last_iteration_has_chains_however_few_there_are() -> None:
-    for horizon in (1, 2):
-        learner = make(replace(QUICK, warm_up=0.9, horizon=horizon))
-        for _ in range(horizon):
-            metrics = learner.step(X, INDEX, seeded())
-        assert "displacement" in metrics
 
 
 def test_negatives_may_start_at_noise_alone() -> None:
