@@ -27,7 +27,7 @@ from damc.train.feed import batches
 from damc.train.loop import fit
 from damc.train.run import Run
 
-_PILOT = 48  # iterations that are timed to plan a budget of minutes
+_PILOTS = 16, 48  # iterations of two schedules that are timed to plan a budget of minutes
 _LEAST = 24  # iterations that every budget has
 _PRODUCTS = 4  # timed after each of them
 
@@ -63,12 +63,12 @@ def train(
     """Trains a method on a preset's networks.
 
     The schedules of learning rates and stages have the length of the budget, so that every method
-    is measured at the end of its own schedule. For minutes, a pilot of a few iterations estimates
-    how many iterations fit; it is run once, and its result is kept in the folder, so that an
-    interrupted cell resumes the same plan.
+    is measured at the end of its own schedule. For minutes, two short pilot runs estimate how many
+    iterations fit; their result is kept in the folder, so that an interrupted cell resumes the
+    same plan.
 
     All cells get equal work for their minutes, even if the machine is busier during some of them:
-    on a CPU the minutes are CPU time of the process, for each of its threads; the pilot measures an
+    on a CPU the minutes are CPU time of the process, for each of its threads; the pilots measure an
     iteration in units of a matrix product, and the seconds of a product are measured once, by the
     first cell, for all.
 
@@ -102,7 +102,7 @@ def train(
         if plan.is_file():
             iterations = int(json.loads(plan.read_text())["iterations"])
         else:
-            products, seconds = _worth(fresh(_PILOT), images, batch, seed)
+            products, seconds = _worth(fresh, images, batch, seed)
             seconds = _first(folder.parent / "product.json", seconds)
             iterations = max(_LEAST, int(60 * budget.minutes / (products * seconds)))
             found = {"iterations": iterations, "products_each": products, "seconds": seconds}
@@ -131,11 +131,26 @@ def train(
     return learner.eval(), took
 
 
-def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[float, float]:
+def _worth(
+    fresh: Callable[[int], Learner], images: Images, batch: int, seed: int
+) -> tuple[float, float]:
     """The time of an iteration in units of a matrix product, and the seconds of a product.
 
-    Both are timed alternately over a whole schedule of `_PILOT` iterations, so that other load on
-    the machine slows both.
+    It is the difference between two whole schedules, the longer one less the shorter: what a method
+    does once, however long it trains, such as fitting a mixture, is in both.
+    """
+    (short, _), (long, product) = (_timed(fresh(n), n, images, batch, seed) for n in _PILOTS)
+    more = _PILOTS[1] - _PILOTS[0]
+    each = max((long - short) / more, long / (2 * _PILOTS[1]))  # should the clock be that noisy
+    return each, product
+
+
+def _timed(
+    learner: Learner, iterations: int, images: Images, batch: int, seed: int
+) -> tuple[float, float]:
+    """The time of a schedule in units of a matrix product, and the seconds of a product.
+
+    Both are timed alternately, so that other load on the machine slows both.
     """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = found or torch.device("cpu")
@@ -144,7 +159,7 @@ def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[flo
     generator = torch.Generator(device).manual_seed(seed)
     matrix = torch.ones(1024, 1024, device=device)
     iterating, multiplying = 0.0, 0.0
-    for k in range(_PILOT):
+    for k in range(iterations):
         x, index = next(feed)
         times = [_now(device)]
         learner.step(x.to(device), index, generator)
@@ -155,7 +170,8 @@ def _worth(learner: Learner, images: Images, batch: int, seed: int) -> tuple[flo
         if k > 1:  # the first ones pay for memory and threads
             iterating += times[1] - times[0]
             multiplying += times[2] - times[1]
-    return _PRODUCTS * iterating / multiplying, multiplying / (_PRODUCTS * (_PILOT - 2))
+    product = multiplying / (_PRODUCTS * (iterations - 2))
+    return iterating / product, product
 
 
 def _now(device: torch.device) -> float:

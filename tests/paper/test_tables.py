@@ -216,5 +216,31 @@ def test_other_processes_cost_a_cell_no_iterations() -> None:
     assert _now(torch.device("cpu")) - before < 0.1
 
 
+def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 2 seconds, and one of a whole minute in the middle of every schedule."""
+    clock = [0.0]
+
+    class Once:
+        def __init__(self, horizon: int) -> None:
+            self.iteration, self.horizon = 0, horizon
+
+        def to(self, device: torch.device) -> None:
+            pass
+
+        def step(self, *_: object) -> None:
+            clock[0] += 60.0 if self.iteration == self.horizon // 2 else 2.0
+            self.iteration += 1
+
+    def now(_: torch.device) -> float:
+        clock[0] += 1.0
+        return clock[0]
+
+    monkeypatch.setattr(training, "_now", now)
+    images = load_images(torch.rand(40, 1, 8, 8) * 2 - 1)
+    each, product = training._worth(Once, images, 8, 0)  # type: ignore[arg-type]
+    assert product == 1 / 4  # a tick for four products
+    assert each * product == pytest.approx(2 + 1)
+
+
 def test_slug() -> None:
     assert slug("damc's defaults, f=1/4") == "damc-s-defaults-f=1-4"
