@@ -21,7 +21,7 @@ from damc.learn import METHODS
 from damc.learn.damc import PaperDAMC
 from damc.learn.lebm import LEBM
 from damc.learn.presets import find_preset
-from damc.paper import TABLES, find_table
+from damc.paper import TABLES, find_table, training
 from damc.paper.baselines import BASELINES
 from damc.paper.scales import Capacity, Speedups, Steps
 from damc.paper.show import show
