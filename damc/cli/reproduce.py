@@ -63,6 +63,9 @@ class Reproduce:
     inception: Annotated[Path | None, Option("FILE")] = None
     """The Inception file, for `--features inception`."""
 
+    likelihood: bool = False
+    """Estimate log p(x) of test images too, which may take longer than the training."""
+
     weights: Annotated[Path | None, Option("DIR")] = None
     """Folder of the published StyleGANs, encoders and VGG16, for `inversion --scale paper`."""
 
@@ -101,6 +104,7 @@ class Reproduce:
             self.images,
             self.features,
             None if self.inception is None else str(self.inception),
+            self.likelihood,
             None if self.data_root is None else str(self.data_root),
             self.threads,
             None if self.weights is None else str(self.weights),

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Ablation", "Generation", "LatentSpaces", "TrainedTable"]
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,11 +67,11 @@ class TrainedTable(Table):
         learner, took = train(preset, cell.row, images, folder, budget, seed=cell.seed)
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
-        return {**took, **self.figures(learner, quality, cell.seed)}
+        return {**took, **self.figures(learner, quality, cell)}
 
-    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
+    def figures(self, learner: Learner, quality: Quality, cell: Cell) -> dict[str, float]:
         """The figures of a trained learner."""
-        return quality.of(learner, seed)
+        return quality.of(learner, cell.seed)
 
     def remarks(self, options: Options) -> str:
         shared = "Every method has the same networks, data and"
@@ -88,6 +89,7 @@ class Generation(TrainedTable):
 
     name: ClassVar[str] = "generation"
     about: ClassVar[str] = "samples and reconstructions of every method (the paper's table 1)"
+    uses: ClassVar[frozenset[str]] = TrainedTable.uses | {"likelihood"}
     measures: ClassVar[tuple[Measure, ...]] = (*MEASURES, *LIKELIHOODS)
     methods: ClassVar[tuple[str, ...]] = (
         "vae",
@@ -151,8 +153,17 @@ class Generation(TrainedTable):
         ("damc", "celebahq256", "frechet_energy"): 89.54,
     }
 
-    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
-        return {**quality.of(learner, seed), **quality.likelihood(learner, seed)}
+    def cells(self, options: Options) -> list[Cell]:
+        cells = super().cells(options)
+        if options.likelihood:
+            cells = [replace(cell, plan={**cell.plan, "likelihood": True}) for cell in cells]
+        return cells
+
+    def figures(self, learner: Learner, quality: Quality, cell: Cell) -> dict[str, float]:
+        figures = super().figures(learner, quality, cell)
+        if cell.plan.get("likelihood"):
+            figures |= quality.likelihood(learner, cell.seed)
+        return figures
 
 
 class Ablation(TrainedTable):
@@ -183,7 +194,8 @@ class Ablation(TrainedTable):
         for key, value in row.items()
     }
 
-    def figures(self, learner: Learner, quality: Quality, seed: int) -> dict[str, float]:
+    def figures(self, learner: Learner, quality: Quality, cell: Cell) -> dict[str, float]:
+        seed = cell.seed
         amortized = "amortizer" in learner.sources
         vanilla = "energy" if "energy" in learner.sources else "gaussian"
         figures = {}

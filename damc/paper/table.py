@@ -28,6 +28,7 @@ class Options:
         images: how many are drawn to measure distances.
         features: what distances are measured on.
         inception: the Inception file.
+        likelihood: estimate log p(x) of test images too, which may take longer than training.
         data_root: folder of the named data sets.
         threads: of each process.
         weights: folder of published weights.
@@ -43,6 +44,7 @@ class Options:
     images: int | None = None
     features: str | None = None
     inception: str | None = None
+    likelihood: bool = False
     data_root: str | None = None
     threads: int | None = None
     weights: str | None = None

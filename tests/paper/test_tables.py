@@ -124,6 +124,13 @@ def test_every_table_has_cells_whose_names_and_methods_exist() -> None:
             assert {cell.row for cell in cells} <= {*METHODS, *BASELINES}
 
 
+def test_likelihoods_are_estimated_only_if_asked_for(tmp_path: Path) -> None:
+    asked = Options(methods=("vae",), data=("digits",), iterations=2, images=50, likelihood=True)
+    with_it = run_cells(find_table("generation"), asked, tmp_path / "a")[0].figures
+    without = run_cells(find_table("generation"), replace(asked, likelihood=False), tmp_path / "b")
+    assert set(with_it) - set(without[0].figures) == {"log_prob"}
+
+
 def test_there_is_no_such_table() -> None:
     with pytest.raises(BadInput, match="did you mean 'generation'"):
         find_table("generatoin")
