@@ -64,6 +64,6 @@ class Threshold:
 
         m = len(self.normal)
         place = min((m + 1) * self.quantile, m)
-        law = beta(m + 1 - place, place)
-        low, high = law.ppf([(1 - level) / 2, (1 + level) / 2])
+        rate = beta(m + 1 - place, place)
+        low, high = rate.ppf([(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)

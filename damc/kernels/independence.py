@@ -100,9 +100,9 @@ class Independence(Kernel):
 
         accept z' ~ g with probability min(1, p(z') g(z) / (p(z) g(z'))).
 
-    The jump leaves p exactly invariant, so the pair has the stationary law of the local kernel
-    (none but p itself for `MALA`). With one local move a step costs two gradients instead of one.
-    `info.acceptance` is that of the jumps, `info.local_acceptance` that of the local moves.
+    The jump leaves p exactly invariant, so the pair has the stationary distribution of the local
+    kernel (none but p itself for `MALA`). With one local move a step costs two gradients instead of
+    one. `info.acceptance` is that of the jumps, `info.local_acceptance` that of the local moves.
 
     Args:
         steps: T, rounds of local moves and a proposal.

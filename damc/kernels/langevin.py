@@ -18,7 +18,7 @@ from damc.randomness import normal_like
 class Langevin(Kernel):
     """Unadjusted Langevin, the paper's equation 3.
 
-    Its stationary law differs from the target: on N(0, 1 / l) the variance is
+    Its stationary distribution differs from the target: on N(0, 1 / l) the variance is
     1 / (l (1 - l s^2 / 4)), and from l s^2 >= 4 on the chain explodes. Without noise it is
     gradient ascent with rate s^2 / 2.
 

@@ -186,7 +186,7 @@ def possible(target: LogProb, z: Tensor) -> tuple[Tensor, Tensor]:
     """Value and gradient of the target; -inf and 0 where it is not finite.
 
     Any deterministic force keeps leapfrog steps reversible, so a gradient that is not finite may be
-    replaced without harm to the law of the chains.
+    replaced without harm to the distribution of the chains.
     """
     value, grad = value_and_grad(target, z)
     value = torch.where(value.isfinite(), value, -math.inf)

@@ -295,7 +295,7 @@ def differ(a: State, b: State, log_weights: Tensor | None = None) -> float:
     """The largest difference of mean ranks, as a share of all ranks, between two sets of points.
 
     Over the coordinates, their distances from the center and the log-density. It is the area under
-    the ROC curve less one half: 0 for equal laws, at most 0.5.
+    the ROC curve less one half: 0 for equal distributions, at most 0.5.
 
     Args:
         a, b: points with their log-density.

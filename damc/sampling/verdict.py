@@ -208,7 +208,7 @@ def _endless(support: Support | None, z: Tensor) -> float:
 
 
 def enough(dim: int) -> float:
-    """How many independent draws tell a joint law apart from another by little.
+    """How many independent draws tell a joint distribution apart from another by little.
 
     Each mean and each correlation is off by 1 / sqrt(n), and a classifier that knows m of them sees
     a distance of sqrt(m / n); 16 draws for each of the d (d + 1) / 2 keep it below 1/4. Up to
@@ -289,7 +289,7 @@ def shift(before: Tensor, after: Tensor) -> tuple[float, float]:
 
 
 def shift_noise(n: int, dim: int, ess: float = math.inf) -> float:
-    """What `shift` finds of n points of one law at most: the largest of d shifts of ranks.
+    """What `shift` finds of n points of one distribution at most: the largest of d shifts of ranks.
 
     The mean rank of n points among n others has the standard error 1 / sqrt(6 n), 1.45 / sqrt(n)
     in sds, and the largest of d Gaussian errors is about sqrt(2 log d) of them. A little more is
