@@ -63,8 +63,8 @@ def train(
     """Trains a method on a preset's networks.
 
     The schedules of learning rates and stages have the length of the budget, so that every method
-    is measured at the end of its own schedule. For minutes, two short pilot runs estimate how many
-    iterations fit; their result is kept in the folder, so that an interrupted cell resumes the
+    is measured at the end of its own schedule. For minutes, three short pilot runs estimate how
+    many iterations fit; their result is kept in the folder, so that an interrupted cell resumes the
     same plan.
 
     All cells get equal work for their minutes, even if the machine is busier during some of them:
@@ -137,9 +137,12 @@ def _worth(
     """The time of an iteration in units of a matrix product, and the seconds of a product.
 
     It is the difference between two whole schedules, the longer one less the shorter: what a method
-    does once, however long it trains, such as fitting a mixture, is in both.
+    does once, however long it trains, such as fitting a mixture, is in both. What a process does
+    once, such as importing, is in a third schedule before them.
     """
-    (short, _), (long, product) = (_timed(fresh(n), n, images, batch, seed) for n in _PILOTS)
+    _, (short, _), (long, product) = (
+        _timed(fresh(n), n, images, batch, seed) for n in (_PILOTS[0], *_PILOTS)
+    )
     more = _PILOTS[1] - _PILOTS[0]
     each = max((long - short) / more, long / (2 * _PILOTS[1]))  # should the clock be that noisy
     return each, product

@@ -224,8 +224,9 @@ def test_other_processes_cost_a_cell_no_iterations() -> None:
 
 
 def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of 2 seconds, and one of a whole minute in the middle of every schedule."""
+    """A step of 2 seconds, one of a minute in the middle of every schedule, one of an hour ever."""
     clock = [0.0]
+    hours = [3600.0]
 
     class Once:
         def __init__(self, horizon: int) -> None:
@@ -235,7 +236,10 @@ def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.Monkey
             pass
 
         def step(self, *_: object) -> None:
-            clock[0] += 60.0 if self.iteration == self.horizon // 2 else 2.0
+            middle = self.iteration == self.horizon // 2
+            clock[0] += 60.0 if middle else 2.0
+            if middle and hours:
+                clock[0] += hours.pop()
             self.iteration += 1
 
     def now(_: torch.device) -> float:
