@@ -76,9 +76,6 @@ WARM_RATE = 0.7
 WARM_AMORTIZER = 0.5
 """Share of the warm-up in which the amortizer learns codes; earlier ones are not worth it."""
 
-WARM_EVERY = 4
-"""Iterations of the auto-encoder to one of the amortizer."""
-
 
 @dataclass(frozen=True)
 class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
@@ -269,10 +266,7 @@ class DAMC(Learner):
         z, metrics = autoencoder_steps(
             self.model, self.amortizer, self.head, x, self.update, updates=updates
         )
-        later = self.iteration >= (1 - WARM_AMORTIZER) * self.stages.begin
-        if later and self.store is not None:
-            self.store.add(z)
-        if later and self.iteration % WARM_EVERY == 0:
+        if self.iteration >= (1 - WARM_AMORTIZER) * self.stages.begin:
             metrics |= sampler_step(
                 self.amortizer,
                 x,
@@ -283,6 +277,8 @@ class DAMC(Learner):
                 encoder_updates=0,
                 p_uncond=s.p_uncond,
             )
+            if self.store is not None:
+                self.store.add(z)
         self._count()
         return metrics
 
