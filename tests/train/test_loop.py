@@ -267,6 +267,7 @@ def test_gradients_of_two_processes_are_those_of_one(
 
 MEMORY = """
 import os, pathlib, torch
+import sklearn.mixture  # a library that is loaded when a mixture is first fitted is no leak
 from damc import DAMC, fit
 
 def look(learner, run, iteration):
