@@ -94,20 +94,20 @@ class Reproduce:
         chosen = find_table(self.table)
         out = self.out or Path("results") / self.table
         options = Options(
-            self.scale,
-            self.methods,
-            self.data,
-            self.digits,
-            self.seeds,
-            self.minutes,
-            self.iterations,
-            self.images,
-            self.features,
-            None if self.inception is None else str(self.inception),
-            self.likelihood,
-            None if self.data_root is None else str(self.data_root),
-            self.threads,
-            None if self.weights is None else str(self.weights),
+            scale=self.scale,
+            methods=self.methods,
+            data=self.data,
+            digits=self.digits,
+            seeds=self.seeds,
+            minutes=self.minutes,
+            iterations=self.iterations,
+            images=self.images,
+            features=self.features,
+            inception=None if self.inception is None else str(self.inception),
+            likelihood=self.likelihood,
+            data_root=None if self.data_root is None else str(self.data_root),
+            threads=self.threads,
+            weights=None if self.weights is None else str(self.weights),
         )
         try:
             results = run_cells(
