@@ -67,18 +67,21 @@ class BlockMixture(nn.Module):
         covariance = spread[:, None, None, None] * eye.expand(self.blocks, components, -1, -1)
         log_weights = torch.full_like(means[..., 0], -math.log(components))
         last = -math.inf
+        points = x.transpose(0, 1).contiguous()  # (G, n, b)
         for _ in range(_ROUNDS):
             factor = torch.linalg.cholesky(covariance)
             inverse = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-            w = torch.einsum("gkab,ngkb->ngka", inverse, x[:, :, None] - means)
+            w = _each(points, inverse.mT) - (inverse @ means[..., None])[..., 0]
             log_volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-            joint = log_weights - w.square().sum(-1) / 2 - log_volume  # (n, G, K)
+            joint = log_weights - w.square_().sum(-1) / 2 - log_volume  # (n, G, K)
             total = joint.logsumexp(-1)
-            share = (joint - total[..., None]).exp()
+            share = (joint - total[..., None]).exp_()
             mass = share.sum(0).clamp(min=1e-8)
-            means = torch.einsum("ngk,ngb->gkb", share, x) / mass[..., None]
-            away = x[:, :, None] - means
-            covariance = torch.einsum("ngk,ngka,ngkb->gkab", share, away, away)
+            by_component = share.permute(1, 2, 0).contiguous()  # (G, K, n)
+            means = by_component @ points / mass[..., None]
+            moments = [(points * s[..., None]).mT @ points for s in by_component.unbind(1)]
+            outer = means[..., :, None] * means[..., None, :]
+            covariance = torch.stack(moments, 1) - mass[..., None, None] * outer
             # A prior worth a few points keeps components from collapsing.
             prior = 2.0 * spread[:, None, None, None] * eye
             covariance = (covariance + prior) / (mass + 2.0)[..., None, None] + _FLOOR * eye
@@ -107,8 +110,11 @@ class BlockMixture(nn.Module):
 
     def log_prob(self, v: Tensor) -> Tensor:
         """The normalized log-density, ``(n, d)`` to ``(n,)``."""
-        one, none = torch.ones_like(v[:1, 0]), torch.zeros_like(v[:1, 0])
-        joint = self._joint(v, one, none)[0]
+        axes = (self.axes / self.variances.sqrt()[..., None, :]).to(v)
+        w = _each(v.view(-1, self.blocks, self.size).transpose(0, 1), axes)
+        w = w - (self.means.to(v)[..., None, :] @ axes)[..., 0, :]
+        log_volume = self.variances.to(v).log().sum(-1) / 2
+        joint = self.log_weights.to(v) - w.square().sum(-1) / 2 - log_volume  # (n, G, K)
         return joint.logsumexp(-1).sum(-1) - v.shape[1] / 2 * math.log(2 * math.pi)
 
     def noise(self, z: Tensor, angle: Tensor) -> Tensor:
@@ -119,7 +125,7 @@ class BlockMixture(nn.Module):
         joint, w, variances = self._joint(flat, alpha, sigma)
         share = torch.softmax(joint, -1)
         pulled = share[..., None] * w / variances
-        if self.size > 1:  # a single coordinate is its own axis
+        if self.size > 1:
             pulled = torch.einsum("ngka,gkba->ngkb", pulled, self.axes.to(z))
         pulled = pulled.sum(2)
         return (sigma[:, None] * pulled.flatten(1)).view_as(z)
@@ -128,14 +134,25 @@ class BlockMixture(nn.Module):
         """log of each component's weighted density ``(n, G, K)`` but for its constant, the points
         in its axes, and its variances there, ``(n, G, K, b)``."""
         alpha, sigma = alpha[:, None, None, None], sigma[:, None, None, None]
-        x = z.view(-1, self.blocks, 1, self.size)
-        away = x - alpha * self.means.to(z)
-        w = away
+        x, means = z.view(-1, self.blocks, self.size), self.means.to(z)
         if self.size > 1:
-            w = torch.einsum("ngkb,gkba->ngka", away, self.axes.to(z))
+            axes = self.axes.to(z)
+            w = _each(x.transpose(0, 1), axes) - alpha * (means[..., None, :] @ axes)[..., 0, :]
+        else:  # a single coordinate is its own axis
+            w = x[:, :, None] - alpha * means
         variances = alpha.square() * self.variances.to(z) + sigma.square()
         distance = (w.square() / variances).sum(-1) / 2
         return self.log_weights.to(z) - distance - variances.log().sum(-1) / 2, w, variances
+
+
+def _each(x: Tensor, matrices: Tensor) -> Tensor:
+    """Points ``(G, n, b)`` times the matrix of every component ``(G, K, b, a)``: ``(n, G, K, a)``.
+
+    One product of matrices for each block, however many components there are.
+    """
+    blocks, components, b, a = matrices.shape
+    together = matrices.transpose(1, 2).reshape(blocks, b, components * a)
+    return (x @ together).view(blocks, -1, components, a).transpose(0, 1)
 
 
 def _scattered(x: Tensor, components: int, generator: torch.Generator | None) -> Tensor:

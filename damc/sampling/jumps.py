@@ -24,6 +24,7 @@ from damc.kernels.base import State
 from damc.kernels.hmc import HMC
 from damc.kernels.mover import Budget, Mover, possible
 from damc.kernels.straight import Straight
+from damc.randomness import uniform_like
 
 MOST = 20
 """Dimensions up to which proposals of a mixture are accepted often enough."""
@@ -52,8 +53,8 @@ class MixtureProposal:
     Args:
         z: points, ``(n, d)``, float64.
         generator: source of all randomness.
-        kinds: blocks and components of the mixtures that are tried; of several, the one that is
-            likeliest at points that it was not fitted to.
+        kinds: blocks and components of the mixtures that are tried in turn, until one is no
+            likelier than the one before at points that it was not fitted to.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class MixtureProposal:
             level = 0.0
             if len(held):
                 level = float(mixture.log_prob(scale(z[held])).mean() - scale.log_scale())
-            if level > best:
-                best, self.scale, self.mixture = level, scale, mixture
+            if level <= best:
+                break
+            best, self.scale, self.mixture = level, scale, mixture
         self.mixture.variances.mul_(_WIDE**2 if self.mixture.size > 1 else 1.0)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -93,19 +95,29 @@ class MixtureProposal:
 
 
 def jump(
-    state: State, target: LogProb, proposal: MixtureProposal, generator: torch.Generator | None
+    state: State,
+    target: LogProb,
+    proposal: MixtureProposal,
+    generator: torch.Generator | None,
+    jumps: int = 1,
 ) -> tuple[State, float]:
-    """One proposal for every point, and the mean acceptance: an independence Metropolis move.
+    """Proposals for every point, and the mean acceptance of the last one: independence Metropolis.
 
     accept z' ~ g with probability min(1, p(z') g(z) / (p(z) g(z')))
     """
-    assert state.log_prob is not None and state.grad is not None
-    far = proposal.sample(len(state.z), generator)
-    value, grad = value_and_grad(target, far)
-    log_ratio = value - proposal.log_prob(far) - state.log_prob + proposal.log_prob(state.z)
-    log_ratio = torch.where(log_ratio.isnan(), -math.inf, log_ratio)
-    moved, acceptance = HMC(1.0).metropolis(state, State(far, value, grad), log_ratio, generator)
-    return moved, float(acceptance.mean())
+    log_g, acceptance = proposal.log_prob(state.z), torch.zeros(())
+    for _ in range(jumps):
+        assert state.log_prob is not None and state.grad is not None
+        far = proposal.sample(len(state.z), generator)
+        value, grad = value_and_grad(target, far)
+        far_log_g = proposal.log_prob(far)
+        log_ratio = value - far_log_g - state.log_prob + log_g
+        log_ratio = torch.where(log_ratio.isnan(), -math.inf, log_ratio)
+        acceptance = log_ratio.clamp(max=0).exp()
+        accept = uniform_like(acceptance, generator) < acceptance
+        state = HMC(1.0).relocate(state, accept, State(far, value, grad))
+        log_g = torch.where(accept, far_log_g, log_g)
+    return state, float(acceptance.mean())
 
 
 @dataclass
@@ -133,9 +145,8 @@ class Jumps:
         """The particles after so many jumps."""
         if self.straight is not None:
             state, target = self.straight.to_v(state), self.straight.target(target)
-        for _ in range(jumps):
-            state, self.acceptance = jump(state, target, self.proposal, generator)
-            budget.spend(len(state.z))
+        state, self.acceptance = jump(state, target, self.proposal, generator, jumps)
+        budget.spend(jumps * len(state.z))
         return state if self.straight is None else self.straight.to_z(state)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer, History
-from damc.density import LogProb, Target, as_log_prob
+from damc.density import LogProb, Target, as_log_prob, value_and_grad
 from damc.errors import BadInput
 from damc.kernels.base import State
 from damc.kernels.hmc import HMC
@@ -32,8 +32,12 @@ from damc.sampling.weights import effective_size, weights
 from damc.sampling.whiten import Whiten
 
 _BLOCKS = (3, 3, 6, 12, 24, 48, 96)  # moves after which draws are compared with those before
+_SHIFT = 3.0  # standard deviations of equal draws' mean rank: what a block may change
 _JUMPED = 0.3  # acceptance of jumps from which on their proposal is kept
-_PARTICLES = 512  # of the annealing that checks the draws
+_FIRST = 1000  # points of q that are moved first, if jumps can make the rest
+_KINDS = [(1, 1), (1, 8), (1, 32)]  # mixtures that propose jumps
+_FORGOTTEN = 5.0  # accepted jumps of a draw, after which it has forgotten what it was copied from
+_PARTICLES = (512, 4096)  # of the annealing that checks the draws; more of them if it disagrees
 _LIKE = 1000  # draws that the variances of paths are fitted to
 
 
@@ -74,8 +78,11 @@ class AmortizedPosterior:
 
         Points of q(z | x) are moved by Hamiltonian Monte Carlo on p(z | x), preconditioned by their
         own covariance, and by proposals of a mixture that fits them (`damc.sampling.jumps`), until
-        further moves do not change them. A small annealing that starts at
-        all points that the sampler learned from, and knows nothing of q, must agree with them.
+        further moves do not change them. A thousand of them are moved first: where proposals of
+        their mixture are accepted often, copies of these make the other draws by such jumps alone,
+        each accepted about five times, which costs a fraction of moving all. A small annealing
+        that starts at all points that the sampler learned from, and knows nothing of q, must agree
+        with them.
 
         Args:
             x: the observation, of the shape of one context.
@@ -96,21 +103,18 @@ class AmortizedPosterior:
         generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
         budget = Budget()
         target = Possible(lambda u: self.target(u, observed.expand(len(u), -1)))
-        u, log_ratio = self._proposed(observed, n, weigh, generator)
-        value, grad = target.value_and_grad(u)
-        budget.spent += n
-        found = _Found(u, State(u, value, grad), value.new_zeros(n))
-        found.checks["impossible"] = float((value == -math.inf).double().mean())
-        if found.checks["impossible"] == 1:
-            raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
-        if weigh:
-            found.weigh(log_ratio)
+        few = refine and not weigh and n > _FIRST and self.u.shape[1] <= MOST
+        found = self._found(observed, _FIRST if few else n, weigh, target, budget, generator)
         if refine:
             _refine(found, target, budget, generator)
+        if few and not _spread(found, n, target, budget, generator):
+            found = self._found(observed, n, weigh, target, budget, generator)
+            _refine(found, target, budget, generator)
         annealed = None
-        if check:
-            annealed = self._anneal(target, budget, generator)
-            found.compare(annealed)
+        for particles in _PARTICLES if check else ():
+            annealed = self._anneal(particles, target, budget, generator)
+            if found.agrees(annealed):
+                break
         trusted, report = found.verdict(refine, weigh, annealed)
         evidence, error = found.evidence
         if annealed is not None and annealed.finished and (not weigh or found.k > 0.7):
@@ -126,6 +130,27 @@ class AmortizedPosterior:
             budget.spent,
             checks=found.checks,
         )
+
+    def _found(
+        self,
+        observed: Tensor,
+        n: int,
+        weigh: bool,
+        target: LogProb,
+        budget: Budget,
+        generator: torch.Generator,
+    ) -> _Found:
+        """Draws of q, evaluated, and weighed if asked for."""
+        u, log_ratio = self._proposed(observed, n, weigh, generator)
+        value, grad = value_and_grad(target, u)
+        budget.spend(n)
+        found = _Found(State(u, value, grad))
+        found.checks["impossible"] = float((value == -math.inf).double().mean())
+        if found.checks["impossible"] == 1:
+            raise BadInput("log_prob must be finite at some draws of q(z | x), got none for this x")
+        if weigh:
+            found.weigh(log_ratio)
+        return found
 
     @torch.no_grad()
     def _proposed(
@@ -189,10 +214,12 @@ class AmortizedPosterior:
             raise BadInput("the points of the context must spread in every direction")
         return found
 
-    def _anneal(self, target: LogProb, budget: Budget, generator: torch.Generator) -> Annealed:
+    def _anneal(
+        self, particles: int, target: LogProb, budget: Budget, generator: torch.Generator
+    ) -> Annealed:
         """Particles of the posterior that owe nothing to q."""
         return anneal(
-            target, self._reference, particles=_PARTICLES, ess=0.7, budget=budget,
+            target, self._reference, particles=particles, ess=0.7, budget=budget,
             generator=generator,
         )  # fmt: skip
 
@@ -200,12 +227,17 @@ class AmortizedPosterior:
 class _Found:
     """Draws on their way."""
 
-    def __init__(self, proposed: Tensor, state: State, log_weights: Tensor) -> None:
-        self.proposed, self.state, self.log_weights = proposed, state, log_weights
+    def __init__(self, state: State) -> None:
+        assert state.log_prob is not None
+        self.state, self.log_weights = state, torch.zeros_like(state.log_prob)
         self.evidence = (math.nan, math.inf)
         self.k = math.nan
-        self.ess = float(len(proposed))
+        self.ess = float(len(state.z))
+        self.copied = 0  # of how many others the draws are copies that jumped
+        self.elsewhere = False  # whether an annealing ended elsewhere that knows nothing of q
         self.checks: dict[str, float] = {}
+        leapfrogs = max(3, round(2 * state.z.shape[1] ** 0.25))
+        self.mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
 
     def weigh(self, log_ratio: Tensor) -> None:
         """Weights of the draws, smoothed, with mean weight 1, and the evidence."""
@@ -215,16 +247,20 @@ class _Found:
         self.evidence = (found.log_evidence, found.log_evidence_error)
         self.checks |= {"pareto k": self.k, "effective share": found.ess / len(log_ratio)}
 
-    def compare(self, annealed: Annealed) -> None:
-        """How far the draws are from the annealing's particles."""
+    def agrees(self, annealed: Annealed) -> bool:
+        """Whether the draws are as close to the annealing's particles as noise lets them be."""
         weights = self.log_weights if bool(self.log_weights.any()) else None
-        self.checks["annealed shift"] = differ(self.state, annealed.state, weights)
+        shift = differ(self.state, annealed.state, weights)
+        worth = len(annealed.state.z) / 4  # resampled particles are worth fewer
+        noise = math.sqrt(1 / 12 / worth)
+        self.checks["annealed shift"] = shift
         self.checks["log evidence error"] = annealed.log_evidence_error
+        self.elsewhere = shift > 0.05 + 4 * noise
+        return annealed.finished and not self.elsewhere
 
     def verdict(self, refine: bool, weigh: bool, annealed: Annealed | None) -> tuple[bool, str]:
         """Whether every check passed, and one sentence that says why or why not."""
-        c, n = self.checks, len(self.proposed)
-        noise = math.sqrt(1 / 12 / (_PARTICLES / 4))  # resampled particles are worth fewer
+        c, n = self.checks, len(self.state.z)
         gap = math.nan
         if annealed is not None and annealed.finished and weigh and self.k < 0.7:
             gap = abs(annealed.log_evidence - self.evidence[0])
@@ -241,7 +277,7 @@ class _Found:
              f"the weights have tails too heavy for a mean (Pareto k {self.k:.2f})"),
             (annealed is not None and not annealed.finished,
              "the annealing that checks them did not reach the posterior"),
-            (c.get("annealed shift", 0) > 0.05 + 4 * noise,
+            (self.elsewhere,
              "an annealing that knows nothing of q ends elsewhere, by "
              f"{c.get('annealed shift', 0):.2f} of all ranks"),
             (gap > 0.5 + 4 * c.get("log evidence error", 0),
@@ -250,14 +286,16 @@ class _Found:
         failed = [sentence for wrong, sentence in reasons if wrong]
         if failed:
             return False, f"do not trust these draws: {'; '.join(failed)}"
-        how = "moved until they stay" if refine else "weighed"
+        how = f"{n:,} draws of q, {'moved until they stay' if refine else 'weighed'}"
+        if self.copied:
+            how = f"{n:,} draws by jumps of {self.copied:,} of q, moved until they stay"
         against = "" if annealed is None else ", and an annealing that knows nothing of q agrees"
-        return True, f"all checks passed: {n:,} draws of q, {how}{against}"
+        return True, f"all checks passed: {how}{against}"
 
 
 def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Generator) -> None:
     """Moves the draws until a further block of moves, as long as all before, changes nothing."""
-    state, n = found.state, len(found.proposed)
+    state, n = found.state, len(found.state.z)
     assert state.log_prob is not None and state.grad is not None
     log_weights = torch.where(state.log_prob > -math.inf, found.log_weights, -math.inf)
     found.ess = effective_size(log_weights)
@@ -265,20 +303,17 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
     state = State(state.z[index], state.log_prob[index], state.grad[index])
     found.log_weights = torch.zeros_like(found.log_weights)
     d = state.z.shape[1]
-    leapfrogs = max(3, round(2 * math.sqrt(math.sqrt(d))))
-    mover = Mover(HMC(1.0, leapfrogs=leapfrogs, target_acceptance=None))
     start, jumped = state, 0.0
     for moves in _BLOCKS:
         before = state
-        state, accepted = mover.move(state, target, (moves, moves), budget, generator)
+        state, accepted = found.mover.move(state, target, (moves, moves), budget, generator)
         if d <= MOST:
             if jumped < _JUMPED:  # fitted to what moves have made better since
-                proposal = MixtureProposal(state.z, generator)
-            for _ in range(moves):
-                state, jumped = jump(state, target, proposal, generator)
-                budget.spend(n)
+                proposal = MixtureProposal(state.z, generator, _KINDS)
+            state, jumped = jump(state, target, proposal, generator, moves)
+            budget.spend(moves * n)
         shift = differ(state, before)
-        if before is not start and shift < 3 / math.sqrt(6 * n):
+        if before is not start and shift < _SHIFT / math.sqrt(6 * n):
             break
     found.checks |= {
         "moves": float(state.moves),
@@ -289,6 +324,39 @@ def _refine(found: _Found, target: LogProb, budget: Budget, generator: torch.Gen
         "q shift": differ(state, start),
     }
     found.state = state
+
+
+def _spread(
+    found: _Found, n: int, target: LogProb, budget: Budget, generator: torch.Generator
+) -> bool:
+    """Makes n draws of the moved ones, by jumps; False, and nothing made, if too few are accepted.
+
+    Every draw begins as a copy and jumps until it has forgotten which. The draws after half of the
+    jumps must not differ from those after all.
+    """
+    few = found.state
+    proposal = MixtureProposal(few.z, generator, _KINDS)
+    few, accepted = jump(few, target, proposal, generator)
+    budget.spend(len(few.z))
+    if accepted < _JUMPED:
+        return False
+    assert few.log_prob is not None and few.grad is not None
+    index = torch.arange(n, device=few.z.device) % len(few.z)
+    copies = State(few.z[index], few.log_prob[index], few.grad[index], moves=few.moves)
+    jumps = math.ceil(_FORGOTTEN / 2 / accepted)
+    half, _ = jump(copies, target, proposal, generator, jumps)
+    state, accepted = jump(half, target, proposal, generator, jumps)
+    budget.spend(2 * jumps * n)
+    jumped = float((state.z != copies.z).any(1).double().mean())
+    # A move frees those that no jump does, since the mixture is too thin where they are.
+    state, _ = found.mover.move(state, target, (1, 1), budget, generator, adapt=False)
+    shift = differ(state, half)
+    if shift > _SHIFT / math.sqrt(6 * n):
+        return False
+    found.checks |= {"moves": float(state.moves), "jumps": accepted, "shift": shift}
+    found.state, found.log_weights = state, state.z.new_zeros(n)
+    found.ess, found.copied = jumped * n, len(few.z)
+    return True
 
 
 def differ(a: State, b: State, log_weights: Tensor | None = None) -> float:
