@@ -85,20 +85,12 @@ class GaussianMixture:
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log p(z), normalized, ``(B,)`` of z ``(B, d)``."""
-        return self._log_each(z).logsumexp(0)
-
-    def responsibilities(self, z: Tensor) -> Tensor:
-        """p(k | z), ``(B, K)`` of z ``(B, d)``."""
-        return self._log_each(z).mT.softmax(1)
-
-    def _log_each(self, z: Tensor) -> Tensor:
-        """log w_k N(z; m_k, L_k L_k^T), ``(K, B)``."""
         centered = (z - self.means[:, None]).mT  # (K, d, B)
         white = torch.linalg.solve_triangular(self.factors, centered, upper=False)
         log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
         log_peak = self.weights.log() - log_scale - z.shape[1] * math.log(2 * math.pi) / 2
         log_each: Tensor = log_peak[:, None] - white.square().sum(1) / 2
-        return log_each
+        return log_each.logsumexp(0)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, ``(n, d)``."""

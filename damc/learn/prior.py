@@ -28,6 +28,7 @@ class RefinedMixture(nn.Module):
     weights: Tensor
     means: Tensor
     factors: Tensor
+    inverses: Tensor
     fitted: Tensor
 
     def __init__(self, latent_dim: int, components: int) -> None:
@@ -36,6 +37,8 @@ class RefinedMixture(nn.Module):
         self.register_buffer("weights", torch.full((components,), 1 / components))
         self.register_buffer("means", torch.zeros(components, latent_dim))
         self.register_buffer("factors", torch.eye(latent_dim).repeat(components, 1, 1))
+        self.register_buffer("inverses", self.factors.clone(), persistent=False)
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
         self.register_buffer("fitted", torch.zeros((), dtype=torch.long))
         self.amortizer = Amortizer(
             latent_dim,
@@ -67,23 +70,40 @@ class RefinedMixture(nn.Module):
             found.means,
             found.factors,
         )
+        self.invert()
         self.fitted.fill_(k)
+
+    def invert(self) -> None:
+        """Inverts the factors, once for all the points that are then whitened."""
+        one = torch.eye(self.latent_dim).to(self.factors).expand_as(self.factors)
+        self.inverses.copy_(torch.linalg.solve_triangular(self.factors, one, upper=False))
 
     def loss(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The denoising loss of v at points z ``(B, d)``, each in a component that it may be of."""
-        with torch.no_grad():
-            share = self.mixture.responsibilities(z)
-            k = torch.multinomial(share, 1, generator=generator)[:, 0]
-            centered = (z - self.means[k])[:, :, None]
-            v = torch.linalg.solve_triangular(self.factors[k], centered, upper=False)[:, :, 0]
+        white, share = self.whitened(z)
+        k = torch.multinomial(share, 1, generator=generator)[:, 0]
+        v = white[k, torch.arange(len(z), device=z.device)]
         return self.amortizer.loss(v, self._labels(k), p_uncond=0.0, generator=generator)
+
+    @torch.no_grad()
+    def whitened(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """v = L_k^-1 (z - m_k) for every component, ``(K, B, d)``, and p(k | z), ``(B, K)``."""
+        white = (z - self.means[:, None]) @ self.inverses.mT
+        log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        log_each = (self.weights.log() - log_scale)[:, None] - white.square().sum(2) / 2
+        return white, log_each.mT.softmax(1)
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, ``(n, d)``."""
         k = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         v = self.amortizer.sample(x=self._labels(k), generator=generator)
-        return self.means[k] + (self.factors[k] @ v[:, :, None])[:, :, 0]
+        spread = (v @ self.factors.mT)[k, torch.arange(n, device=v.device)]
+        return self.means[k] + spread
 
     def _labels(self, k: Tensor) -> Tensor:
         return nn.functional.one_hot(k, self.components).to(self.means)
+
+
+def _loaded(module: RefinedMixture, _: object) -> None:
+    module.invert()

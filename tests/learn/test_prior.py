@@ -73,16 +73,19 @@ def test_few_points_have_fewer_components() -> None:
     assert int(q.fitted) == 4
 
 
-def test_responsibilities_are_posterior_probabilities() -> None:
-    mixture = GaussianMixture.fit(ring(500), 3)
+def test_points_are_whitened_in_components_by_their_probability() -> None:
+    fitted, q = RefinedMixture(2, 3), RefinedMixture(2, 3)
+    fitted.fit(stored(ring(500)))
+    q.load_state_dict(fitted.state_dict())  # the inverses are not stored, but made again
     z = ring(20, seed=7)
-    share = mixture.responsibilities(z)
-    assert share.shape == (20, 3)
+    white, share = q.whitened(z)
     each = torch.stack(
         [
             w * torch.distributions.MultivariateNormal(m, scale_tril=f).log_prob(z).exp()
-            for w, m, f in zip(mixture.weights, mixture.means, mixture.factors, strict=True)
+            for w, m, f in zip(q.weights, q.means, q.factors, strict=True)
         ],
         1,
     )
     torch.testing.assert_close(share, each / each.sum(1, keepdim=True), rtol=1e-3, atol=1e-5)
+    back = q.means[:, None] + white @ q.factors.mT
+    torch.testing.assert_close(back, z.expand(3, -1, -1), rtol=1e-4, atol=1e-5)
