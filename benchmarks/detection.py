@@ -62,8 +62,9 @@ def others(seed: int, width: int) -> dict[str, Callable[[], Any]]:
 
 
 def tabular(folder: Path, seeds: list[int], methods: list[str]) -> Rows:
-    """Means over sets and seeds; PyOD's detectors get standardized columns."""
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    """Means over sets ± their standard deviation over seeds; PyOD's detectors get standardized
+    columns."""
+    found: dict[str, list[tuple[int, float, float, float]]] = {}
     for path, seed, train, _, test, labels in _splits(folder, seeds):
         makers = {"AnomalyDetector": lambda s=seed: AnomalyDetector(random_state=s)}
         makers |= others(seed, train.shape[1])
@@ -78,19 +79,26 @@ def tabular(folder: Path, seeds: list[int], methods: list[str]) -> Rows:
             detector = make().fit(a)
             took = time.process_time() - start
             scores = detector.decision_function(b)
-            figures = roc_auc_score(labels, scores), average_precision_score(labels, scores), took
-            found.setdefault(name, []).append(figures)
+            area, precision = roc_auc_score(labels, scores), average_precision_score(labels, scores)
+            found.setdefault(name, []).append((seed, area, precision, took))
         print(f"{path.stem}, seed {seed}", flush=True)
     return [
         {
             "detector": name,
-            "AUROC": round(float(np.mean([v[0] for v in values])), 4),
-            "AP": round(float(np.mean([v[1] for v in values])), 4),
-            "fit seconds, mean": round(float(np.mean([v[2] for v in values])), 2),
-            "fit seconds, most": round(float(np.max([v[2] for v in values])), 2),
+            "AUROC": _over_seeds([(v[0], v[1]) for v in values]),
+            "AP": _over_seeds([(v[0], v[2]) for v in values]),
+            "fit seconds, mean": round(float(np.mean([v[3] for v in values])), 2),
+            "fit seconds, most": round(float(np.max([v[3] for v in values])), 2),
         }
         for name, values in found.items()
     ]
+
+
+def _over_seeds(values: list[tuple[int, float]]) -> str:
+    """The mean, ± the standard deviation of each seed's mean if there are several."""
+    means = [np.mean([v for s, v in values if s == seed]) for seed in {s for s, _ in values}]
+    spread = f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else ""
+    return f"{np.mean(means):.4f}{spread}"
 
 
 def contaminated(folder: Path, seeds: list[int], *, thin: bool = True) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -267,8 +268,8 @@ def test_gradients_of_two_processes_are_those_of_one(
 
 MEMORY = """
 import os, pathlib, torch
-import sklearn.mixture  # a library that is loaded when a mixture is first fitted is no leak
 from damc import DAMC, fit
+from damc.amortize.mixture import GaussianMixture
 
 def look(learner, run, iteration):
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
@@ -276,18 +277,21 @@ def look(learner, run, iteration):
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
+GaussianMixture.fit(torch.randn(10_000, 8), 10)  # what libraries load and keep once is no leak
 learner = DAMC.from_preset("digits-small", warm_up=0.0)
-fit(learner, "digits", iterations=1000, hook=look, hook_every=100, progress=False)
+fit(learner, "digits", iterations=1000, hook=look, hook_every=20, progress=False)
 """
 
 
 @pytest.mark.slow
 def test_memory_stays_flat() -> None:
-    """Resident memory at iteration 1,000 of digits-small is that at iteration 100, +-1 %.
+    """Resident memory around iteration 900 of digits-small is that around iteration 100, +-1 %.
 
     In a process of its own, which holds nothing but the training. Without a warm-up, since chains
-    need more memory than the auto-encoder before them.
+    need more memory than the auto-encoder before them. Medians of ten looks: what the allocator
+    gives back to the system goes up and down by a percent.
     """
     ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     seen = {int(k): int(v) for k, v in (line.split() for line in ran.stdout.splitlines())}
-    assert seen[1000] == pytest.approx(seen[100], rel=0.01), seen
+    first, last = (statistics.median(seen[i + k] for k in range(20, 201, 20)) for i in (0, 800))
+    assert last == pytest.approx(first, rel=0.01), seen
