@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["OneProcess", "Place", "open_place"]
 
+import atexit
 import contextlib
 import importlib.util
 import os
@@ -162,6 +163,13 @@ def _meet_first(device: torch.device, wait: timedelta) -> None:
     store.set_timeout(wait)
     backend = dist.get_default_backend_for_device(device)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=wait)
+    atexit.register(_part)
+
+
+def _part() -> None:
+    """Leaves the group: its threads, when the interpreter ends under them, abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _check_fabric() -> None:

@@ -102,10 +102,11 @@ def test_a_processor_that_refuses_bf16_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 SCRIPT = """
-import os, torch, damc
+import atexit, os, torch, damc
 from damc.disk import write_atomically
 from damc.disk.tensors import to_safetensors
 
+atexit.register(lambda: print("left", not torch.distributed.is_initialized()))
 torch.manual_seed(os.getpid())  # weights that the processes have to agree on first
 learner = damc.DAMC.from_preset("digits-small", posterior_steps=2, prior_steps=2)
 damc.fit(
@@ -129,6 +130,7 @@ def test_two_processes_train_one_run(
     command = [sys.executable, *launcher, "train.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("left True") == 2  # a group that is not left may abort its process
     one, other = (load_weights(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(one[name], other[name]) for name in one)
     checkpoint = Run.open(tmp_path / "run").load()
