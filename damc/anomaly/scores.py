@@ -88,7 +88,7 @@ class Calibration:
 
     To correct a likelihood by the input's complexity is the idea of Serra et al., "Input complexity
     and out-of-distribution detection with likelihood-based generative models", ICLR 2020.
-    docs/results.md says on which images this form was chosen.
+    docs/results/anomalies.md says on which images this form was chosen.
     """
 
     mean: float
