@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from damc.amortize.center import Center
 from damc.amortize.denoising import denoise
 from damc.amortize.dropping import drop_conditions
 from damc.amortize.files import read_amortizer, readable, write_amortizer
@@ -53,6 +54,8 @@ class Amortizer(nn.Module):
             what that misses; ``q.denoiser.mixture.fit(v)`` fits it to standardized points.
         standardize: model L^-1 (z - m) instead of z, for targets that are not of unit scale;
             ``q.standardize.fit(z)`` learns m and L, which are saved with the weights.
+        center: model v = L^-1 (z - m(x)) instead of z, with a learned mean m(x) and a factor
+            ``q.center.factor`` that is the caller's to set; then it is q(z | x) only.
 
     Example:
         >>> q = Amortizer(dim=2)
@@ -79,8 +82,13 @@ class Amortizer(nn.Module):
         frequency: float = 1.0,
         mixture: tuple[int, int] | None = None,
         standardize: bool = False,
+        center: bool = False,
     ) -> None:
         super().__init__()
+        if center and (context is None or guidance or standardize):
+            raise BadInput(
+                "center must be False without a context, and with guidance or standardize, got True"
+            )
         if null not in ("token", "noise"):
             raise BadInput(f"null must be 'token' or 'noise', got {null!r}")
         if embedding is None:
@@ -102,6 +110,7 @@ class Amortizer(nn.Module):
             "frequency": frequency,
             "mixture": None if mixture is None else list(mixture),
             "standardize": standardize,
+            "center": center,
         }
         self.dim, self.solver, self.steps = dim, solver, steps
         self.gamma, self.guidance = gamma, guidance
@@ -119,6 +128,7 @@ class Amortizer(nn.Module):
         )
         self.encoder = _vector_encoder(context, embedding) if isinstance(context, int) else context
         self.standardize = Standardize(dim) if standardize else None
+        self.center = Center(embedding, dim) if center else None
         self.null: nn.Parameter | nn.Module
         if null == "token":
             self.null = nn.Parameter(torch.randn(1, embedding) * embedding**-0.5)
@@ -155,6 +165,7 @@ class Amortizer(nn.Module):
             raise BadInput(f"sampling needs at least 1 step, got {steps}")
         if (n is None and x is None) or (n is not None and n < 1):
             raise BadInput(f"give a positive number of samples n, or contexts x; got n={n}")
+        self._check_context(x, guidance)
         if x is None and n is not None and n > ROWS:
             options: dict[str, Any] = {"steps": steps, "solver": solver, "gamma": gamma}
             options |= {"guidance": guidance, "generator": generator}
@@ -188,6 +199,9 @@ class Amortizer(nn.Module):
             )
         if self.standardize is not None:
             return self.standardize.inverse(z)
+        if self.center is not None:
+            with torch.no_grad():
+                return self.center.place(z, condition)
         return z.clone()  # outside, so that the caller gets a tensor that autograd knows
 
     @torch.no_grad()
@@ -215,9 +229,13 @@ class Amortizer(nn.Module):
             raise BadInput(f"z must have shape (B, {self.dim}), got {tuple(z.shape)}")
         if x is None and not isinstance(self.null, nn.Parameter):
             raise BadInput("null must be 'token' for the density of q(z), got 'noise'")
+        self._check_context(x)
         condition: Tensor = self.null if x is None else self.embed(x)  # type: ignore[assignment]
-        z = z.to(self.denoiser.fourier)
-        v = z if self.standardize is None else self.standardize(z)
+        v = z = z.to(self.denoiser.fourier)
+        if self.standardize is not None:
+            v = self.standardize(z)
+        elif self.center is not None:
+            v = self.center.whiten(z, condition)
 
         def epsilon(points: Tensor, angle: Tensor) -> Tensor:
             repeats = 1 if x is None else len(points) // len(v)
@@ -226,7 +244,8 @@ class Amortizer(nn.Module):
 
         ends = (self.schedule.b, self.schedule.a + self.schedule.b)
         value = flow_log_prob(epsilon, v, ends, tolerance=tolerance, generator=generator)
-        return value if self.standardize is None else value - self.standardize.log_scale()
+        scaled = self.center if self.standardize is None else self.standardize
+        return value if scaled is None else value - scaled.log_scale()
 
     def loss(
         self,
@@ -243,7 +262,8 @@ class Amortizer(nn.Module):
         """The denoising loss of equation 7 on points z, as a bound on -log q(z | x).
 
         A share `p_uncond` of the batch, exact in expectation, has its condition replaced by the
-        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only.
+        null one. 0 trains q(z | x) only; 1, or no x, trains q(z) only. With `center`, the mean m(x)
+        learns beside it, by |v|^2 / 2.
 
         Args:
             z: points to learn, ``(B, d)``.
@@ -260,9 +280,14 @@ class Amortizer(nn.Module):
             raise BadInput(f"p_uncond must lie in [0, 1], got {p_uncond}")
         if z.ndim != 2 or z.shape[1] != self.dim:
             raise BadInput(f"z must have shape (B, {self.dim}), got {tuple(z.shape)}")
+        self._check_context(x, p_uncond)
         if self.standardize is not None:
             z = self.standardize(z)
         condition = self._condition(len(z), x, p_uncond, keep, embedded, generator)
+        beside = z.new_zeros(())
+        if self.center is not None:
+            z = self.center.whiten(z, condition)
+            beside, z = z.square().sum(1).mean() / 2, z.detach()
         if u is None:
             u = uniform_like(z[:, 0], generator)
         if eps is None:
@@ -271,7 +296,7 @@ class Amortizer(nn.Module):
         prediction = self.denoiser(alpha * z + sigma * eps, self.schedule.angle(u), condition)
         if self.denoiser.velocity:  # eps^ - eps = alpha (v^ - v)
             prediction, eps = prediction / alpha, eps / alpha
-        return epsilon_loss(prediction, eps)
+        return epsilon_loss(prediction, eps) + beside
 
     def embed(self, x: Tensor) -> Tensor:
         """The condition that stands for x, ``(B, embedding)``."""
@@ -318,6 +343,10 @@ class Amortizer(nn.Module):
             return self.embed(x) if embedded is None else embedded
         null = partial(self._null, n, generator)
         return drop_conditions(self.embed, null, x, p_uncond, keep, embedded, generator)
+
+    def _check_context(self, x: Tensor | None, unconditional: float = 0.0) -> None:
+        if self.center is not None and (x is None or unconditional):
+            raise BadInput("an amortizer with a center has no q(z): x must be given, p_uncond be 0")
 
     def _null(self, n: int, generator: torch.Generator | None) -> Tensor:
         """The null condition: ``(1, embedding)`` if all share it, else ``(n, embedding)``."""

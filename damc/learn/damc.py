@@ -27,6 +27,7 @@ from damc.amortize import EMA, Amortizer
 from damc.errors import BadInput
 from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
+from damc.learn.curvature import posterior_factor
 from damc.learn.learner import Learner
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import (
@@ -56,7 +57,7 @@ from damc.learn.sources import (
 )
 from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
-from damc.learn.warm_up import CodeHead, autoencoder_steps
+from damc.learn.warm_up import autoencoder_steps
 from damc.nets.networks import Networks
 from damc.randomness import batch_rows
 
@@ -65,7 +66,8 @@ VANILLA_STEPS = 40
 
 
 REFITS = (0.25, 0.5, 0.75)
-"""Shares of the iterations with chains after which the mixture under q(z) is fitted again."""
+"""Shares of the iterations with chains after which the mixture under q(z) and the factor of
+posteriors are fitted again."""
 
 REFIT_FROM = 40
 """Iterations with chains from which on that is worth it: a fit costs several of them."""
@@ -73,8 +75,8 @@ REFIT_FROM = 40
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
 
-WARM_AMORTIZER = 0.5
-"""Share of the warm-up in which the amortizer learns codes; earlier ones are not worth it."""
+CENTERED = {"center": True, "velocity": True, "frequency": 0.05}
+"""Options of a centered amortizer, which begins as a Gaussian around m(x)."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,11 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_components: int = 10  # Gaussians that it begins as
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
+    store_rate: float = 1e-3  # its learning rate
+    centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
     warm_up_rate: float = 7e-4
-    standardize_codes: bool = True  # of the auto-encoder, to the moments of N(0, I)
 
 
 def algorithm_1(
@@ -168,7 +171,7 @@ class DAMC(Learner):
     inference: ClassVar[str | None] = "chain"
     score: ClassVar[str | None] = "joint"
     copies: ClassVar[Mapping[str, str]] = {"target": "amortizer"}
-    scratch: ClassVar[tuple[str, ...]] = ("store", "head")
+    scratch: ClassVar[tuple[str, ...]] = ("store",)
     with_energy: ClassVar[bool] = True
 
     def __init__(
@@ -180,6 +183,11 @@ class DAMC(Learner):
     ) -> None:
         s = settings or DAMCSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
+        if amortizer.center is not None and (not s.store or s.prior_starts == "unconditional"):
+            raise BadInput(
+                "a centered amortizer has no q(z): store must be positive and prior_starts not "
+                f"'unconditional', got {s.store} and {s.prior_starts!r}"
+            )
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
@@ -214,15 +222,12 @@ class DAMC(Learner):
             weight_decay=s.amortizer_weight_decay,
         )
         if self.prior_sampler is not None:
-            add("prior_sampler", self.prior_sampler.parameters(), rate(s.amortizer_rate))
+            add("prior_sampler", self.prior_sampler.parameters(), rate(s.store_rate))
         if s.warm_up:
-            encoder = amortizer.encoder
-            if encoder is None:
-                raise BadInput("the amortizer must have an encoder to warm up, got none")
-            self.head = CodeHead(
-                amortizer.denoiser.embedding, model.latent_dim, standardize=s.standardize_codes
-            )
-            weights = [p for m in (model.decoder, encoder, self.head) for p in m.parameters()]
+            encoder, center = amortizer.encoder, amortizer.center
+            if encoder is None or center is None:
+                raise BadInput("the amortizer must have a center to warm up, got none")
+            weights = [p for m in (model.decoder, encoder, center) for p in m.parameters()]
             horizon = max(round(self.stages.begin / WARM_RATE), 1)
             add("autoencoder", weights, LearningRate(s.warm_up_rate, s.decay, horizon))
 
@@ -235,12 +240,18 @@ class DAMC(Learner):
     def build(cls, networks: Networks, settings: Any) -> Self:
         """A fresh learner with these networks and these settings."""
         model = networks.build_model(settings.sigma, energy=cls.with_energy)
-        return cls(model, networks.build_amortizer(), settings, networks)
+        options = CENTERED if settings.centered else {}
+        return cls(model, networks.build_amortizer(**options), settings, networks)
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model
         if self.iteration < self.stages.begin:
             return self.warm_up(x, generator)
+        if self.iteration == self.stages.begin or self.iteration in self._refits:
+            self._fit_again(x, generator)
+        if self.target.center is not None:
+            chain = self.posterior_chain
+            chain.kernel = replace(chain.kernel, scale=self.target.center.factor)
         metrics = algorithm_1(
             x,
             index,
@@ -260,27 +271,33 @@ class DAMC(Learner):
         return metrics
 
     def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
-        """Decoder and encoder learn as an auto-encoder; later the amortizer learns its codes."""
+        """Decoder, encoder and the center of q(z | x) learn as an auto-encoder."""
         s = self.settings
         updates = max(1, batch_rows(len(x), generator) // s.warm_up_batch)
-        z, metrics = autoencoder_steps(
-            self.model, self.amortizer, self.head, x, self.update, updates=updates
-        )
-        if self.iteration >= (1 - WARM_AMORTIZER) * self.stages.begin:
-            metrics |= sampler_step(
-                self.amortizer,
-                x,
-                z,
-                generator,
-                update=self.update,
-                updates=1,
-                encoder_updates=0,
-                p_uncond=s.p_uncond,
-            )
-            if self.store is not None:
-                self.store.add(z)
+        z, metrics = autoencoder_steps(self.model, self.amortizer, x, self.update, updates=updates)
+        if self.store is not None:
+            self.store.add(z)
         self._count()
         return metrics
+
+    def _fit_again(self, x: Tensor, generator: torch.Generator | None) -> None:
+        """The factor of posteriors and the mixture under q(z) follow the decoder and the samples.
+
+        At first these are codes of the warm-up, if there was one, each spread as its posterior is.
+        """
+        first = self.iteration == self.stages.begin
+        if self.amortizer.center is not None:
+            with torch.no_grad():
+                z = self.amortizer.center(self.amortizer.embed(x))
+            factor = posterior_factor(self.model, z, generator)
+            for q in (self.amortizer, self.target):
+                q.center.factor.copy_(factor)  # type: ignore[union-attr]
+            if first and self.store is not None:
+                self.store.spread(factor, generator)
+        if self.store is not None and self.prior_sampler is not None:
+            self.prior_sampler.fit(self.store)
+            if first:
+                self.store.clear()
 
     def _count(self) -> None:
         self.iteration += 1
@@ -304,12 +321,7 @@ class DAMC(Learner):
             unconditional=s.unconditional,
         )
         if self.store is not None and self.prior_sampler is not None:
-            if self.iteration == self.stages.begin:  # codes of the warm-up, if there was one
-                self.prior_sampler.fit(self.store)
-                self.store.clear()
             self.store.add(z_pos)
-            if self.iteration in self._refits:
-                self.prior_sampler.fit(self.store)
             metrics |= prior_sampler_step(
                 self.prior_sampler,
                 self.store,

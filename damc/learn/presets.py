@@ -123,9 +123,14 @@ _DAMC: dict[str, Any] = {
     # iteration or less; then short chains, and a q(z) of its own, which learns stored samples at
     # no decoder's cost.
     "warm_up": 0.93,
+    "centered": True,
+    "p_uncond": 0.0,
     "beta1": 0.9,
     "decoder_rate": 3e-4,
+    "amortizer_rate": 1e-4,
     "posterior_steps": 5,
+    "posterior_step_size": 0.5,
+    "test_steps": 40,
     "decoder_updates": 2,
     "updates": 3,
     "prior_starts": "noise",
@@ -247,7 +252,7 @@ _SMALL = (
         posterior_step_size=0.05,
         warm_posterior_steps=10,
         energy_penalty=0.02,
-        damc={**_DAMC, "standardize_codes": False},  # they cost detail in so few dimensions
+        damc=_DAMC,
     ),
     _small(
         "svhn-small",

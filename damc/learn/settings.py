@@ -125,6 +125,7 @@ _POSITIVE = {
     "energy_rate",
     "encoder_rate",
     "amortizer_rate",
+    "store_rate",
     "warm_up_rate",
     "clip",
 }

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
+from damc.amortize.center import Center
 from damc.kernels.base import Kernel
 from damc.kernels.langevin import Langevin
 from damc.latent import EnergyPrior, LatentModel
@@ -96,8 +97,8 @@ def noise_inference(model: LatentModel, step_size: float, steps: int) -> Infer:
 
 
 def amortizer_inference(model: LatentModel, q: Amortizer, step_size: float, steps: int) -> Infer:
-    """z ~ q(z | x), then Langevin moves on p(z | x)."""
-    return _refined(model, lambda x, g: q.sample(x=x, generator=g), step_size, steps)
+    """z ~ q(z | x), then Langevin moves on p(z | x), in the coordinates of its center if any."""
+    return _refined(model, lambda x, g: q.sample(x=x, generator=g), step_size, steps, q.center)
 
 
 def first_guess(
@@ -109,7 +110,8 @@ def first_guess(
 ) -> Tensor:
     """z ~ q(z | x) by few steps and one posterior move: a detector infers thousands of images."""
     few: dict[str, Any] = {"solver": "multistep", "steps": 10}
-    infer = _refined(model, lambda x, g: q.sample(x=x, generator=g, **few), step_size, 1)
+    start = lambda x, g: q.sample(x=x, generator=g, **few)  # noqa: E731
+    infer = _refined(model, start, step_size, 1, q.center)
     return infer(x, None, False, generator)
 
 
@@ -118,13 +120,15 @@ def _refined(
     start: Callable[[Tensor, torch.Generator | None], Tensor],
     step_size: float,
     steps: int,
+    center: Center | None = None,
 ) -> Infer:
     """Langevin moves on p(z | x) from ``start(x, generator)``; without noise, uphill."""
 
     def infer(
         x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
     ) -> Tensor:
-        kernel, moves = Langevin(step_size, noise=noise), steps if moves is None else moves
+        kernel = Langevin(step_size, noise=noise, scale=None if center is None else center.factor)
+        moves = steps if moves is None else moves
         z = start(x, generator)
         return kernel.run(z, model.posterior(x), generator, steps=moves)[0].z
 

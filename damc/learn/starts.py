@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from damc.amortize import Amortizer
 from damc.learn.processes import of_all_processes, world
-from damc.randomness import batch_rows, normal, own_rows
+from damc.randomness import batch_rows, normal, normal_like, own_rows, whole_batch
 
 
 class Starts:
@@ -151,6 +151,11 @@ class Store(nn.Module):
         place = (self.written + torch.arange(len(z), device=z.device)) % len(self.points)
         self.points[place] = z.to(self.points)
         self.written += len(z)
+
+    def spread(self, factor: Tensor, generator: torch.Generator | None) -> None:
+        """Adds L w with w ~ N(0, I) to every point, the same in each process."""
+        noise = normal_like(self.points, whole_batch(generator))
+        self.points += noise @ factor.to(self.points).mT
 
     def clear(self) -> None:
         """Forgets all points."""

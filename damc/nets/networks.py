@@ -93,9 +93,9 @@ class Networks:
         """The energy of the prior, or None for a Gaussian one."""
         return None if self.energy is None else nets.mlp_energy(self.latent_dim, **self.energy)
 
-    def build_amortizer(self) -> Amortizer:
-        """q(z | x) and q(z), with the encoder."""
-        options = dict(self.amortizer)
+    def build_amortizer(self, **changes: Any) -> Amortizer:
+        """q(z | x) and q(z), with the encoder, and some of its options changed."""
+        options = {**self.amortizer, **changes}
         if "widths" in options:
             options["widths"] = tuple(options["widths"])
         return Amortizer(self.latent_dim, self.build_encoder(), embedding=self.embedding, **options)

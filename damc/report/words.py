@@ -56,7 +56,7 @@ SETTINGS = {
     "settings.warm_up": "share of iterations that auto-encode first",
     "settings.warm_up_batch": "images in an update of the auto-encoder",
     "settings.warm_up_rate": "its learning rate",
-    "settings.standardize_codes": "its codes are standardized",
+    "settings.centered": "q(z | x) around a learned mean",
     "data.name": "data",
     "data.count": "training images",
     "data.shape": "images: channels, height, width",

@@ -303,3 +303,64 @@ def test_the_velocity_loss_weighs_the_noise_loss_by_alpha() -> None:
     v_hat = (predicted - sigma * (alpha * z + sigma * eps)) / alpha
     wanted = (v_hat - v).square().sum(1).mean() / 2
     torch.testing.assert_close(q.loss(z, u=u, eps=eps), wanted)
+
+
+def centered() -> Amortizer:
+    torch.manual_seed(0)
+    q = Amortizer(2, 3, embedding=8, widths=(16, 16, 16), center=True, velocity=True)
+    assert q.center is not None
+    with torch.no_grad():
+        q.center.factor.copy_(torch.tensor([[0.5, 0.0], [-0.2, 0.1]]))
+    return q
+
+
+def test_a_centered_amortizer_begins_as_a_gaussian_around_its_mean() -> None:
+    q = centered()
+    assert q.center is not None
+    x, z = torch.randn(4, 3), torch.randn(4, 2)
+    mean, factor = q.center(q.embed(x)).detach(), q.center.factor
+    gaussian = torch.distributions.MultivariateNormal(mean, scale_tril=factor)
+    torch.testing.assert_close(q.log_prob(z, x), gaussian.log_prob(z), atol=0.05, rtol=0)
+    drawn = q.sample(2000, x, generator=torch.Generator().manual_seed(0))
+    assert drawn.shape == (2000, 4, 2)
+    error = (drawn.mean(0) - mean) / (factor @ factor.mT).diagonal().sqrt() * 2000**0.5
+    assert float(error.abs().max()) < 4
+    covariance = torch.stack([drawn[:, i].mT.cov() for i in range(4)]).mean(0)
+    torch.testing.assert_close(covariance, factor @ factor.mT, atol=0.01, rtol=0.05)
+
+
+def test_the_center_learns_by_regression_and_the_denoiser_what_is_left() -> None:
+    q = centered()
+    assert q.center is not None
+    x = torch.randn(256, 3)
+    z = torch.stack([x.sum(1), x[:, 0]], 1) + 0.01 * torch.randn(256, 2)
+    optimizer = torch.optim.Adam(q.parameters(), lr=3e-3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        q.loss(z, x, p_uncond=0.0).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        assert float((q.center(q.embed(x)) - z).square().mean()) < 0.02
+
+
+def test_a_centered_amortizer_has_no_unconditional_form() -> None:
+    q = centered()
+    for call in (lambda: q.sample(3), lambda: q.log_prob(torch.zeros(1, 2))):
+        with pytest.raises(BadInput, match="has no q"):
+            call()
+    with pytest.raises(BadInput, match="p_uncond be 0"):
+        q.loss(torch.zeros(2, 2), torch.zeros(2, 3))
+    for options in ({"context": None}, {"context": 3, "guidance": 1.0}):
+        with pytest.raises(BadInput, match="center must be False"):
+            Amortizer(2, center=True, **options)  # type: ignore[arg-type]
+
+
+def test_a_centered_amortizer_is_saved_with_its_factor(tmp_path: Path) -> None:
+    q = centered()
+    q.save(tmp_path / "q")
+    x = torch.randn(4, 3)
+    a, b = (
+        each.sample(x=x, generator=torch.Generator().manual_seed(0))
+        for each in (q, Amortizer.load(tmp_path / "q"))
+    )
+    assert a.equal(b)

@@ -16,7 +16,7 @@ from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step
 from damc.learn.presets import find_preset
 from damc.learn.sharing import count
-from tests.learn.tiny import INDEX, QUICK, X, changed, make, seeded, weights
+from tests.learn.tiny import INDEX, QUICK, WARM, X, changed, make, seeded, weights
 from tests.reference.energies import Zero
 
 
@@ -284,15 +284,15 @@ def test_the_prior_sampler_is_what_samples_are_drawn_from() -> None:
 
 
 def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
-    learner = make(replace(QUICK, store=100, store_components=2, horizon=60, warm_up=0.05))
+    learner = make(replace(WARM, store_components=2, horizon=60, warm_up=0.05))
     fits: list[tuple[int, int]] = []
     q = learner.prior_sampler
     assert q is not None
     q.fit = lambda store: fits.append((learner.iteration, len(store.known)))  # type: ignore[method-assign]
     for k in range(60):
         learner.step(X, INDEX, seeded(k))
-    # To the codes of the last iteration of the warm-up; then to posterior samples alone.
-    assert fits == [(3, 6), (17, 15 * 6), (31, 100), (45, 100)]
+    # To the codes of the warm-up; then to posterior samples alone.
+    assert fits == [(3, 3 * 6), (17, 14 * 6), (31, 100), (45, 100)]
 
 
 def test_negatives_may_start_at_noise_alone() -> None:

@@ -9,18 +9,24 @@ import torch
 from torch import Tensor
 
 from damc import DAMC, Amortizer, BadInput
-from damc.learn.warm_up import CodeHead
-from tests.learn.tiny import INDEX, QUICK, Counted, X, make, seeded, weights
+from tests.learn.tiny import INDEX, WARM, Counted, X, make, seeded, weights
+
+
+def codes(learner: DAMC) -> Tensor:
+    assert learner.amortizer.center is not None
+    with torch.no_grad():
+        z: Tensor = learner.amortizer.center(learner.amortizer.embed(X))
+    return z
 
 
 def test_it_warms_up_as_an_auto_encoder() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=8, store=100))
-    decoder, encoder = learner.model.decoder, learner.amortizer.encoder
-    assert isinstance(decoder, Counted) and isinstance(encoder, Counted)
+    learner = make(WARM)
+    decoder = learner.model.decoder
+    assert isinstance(decoder, Counted)
+    z = codes(learner)
     with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
         error = learner.model.squared_error(X, z).mean() / X[0].numel()
-    start = make(learner.settings)
+    start = make(WARM)
 
     def same(part: str) -> list[bool]:
         pairs = zip(*(weights(one.get_submodule(part)) for one in (learner, start)), strict=True)
@@ -30,69 +36,89 @@ def test_it_warms_up_as_an_auto_encoder() -> None:
     metrics = learner.step(X, INDEX, seeded())
     torch.testing.assert_close(metrics["mse"], error)
     assert decoder.rows == [6]  # one pass, and no chain
-    for part in ("model.decoder", "amortizer.encoder", "head"):
-        assert not any(same(part)), part
-    assert all(same("amortizer.denoiser"))  # codes are not worth learning yet
-    learner.step(X, INDEX, seeded())
-    with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
-    learner.step(X, INDEX, seeded())
-    assert not all(same("amortizer.denoiser"))
     assert learner.store is not None and learner.store.points[:6].equal(z)
-    for part in ("model.prior", "prior_sampler"):
+    for part in ("model.decoder", "amortizer.encoder", "amortizer.center"):
+        assert not any(same(part)), part
+    for _ in range(2):
+        learner.step(X, INDEX, seeded())
+    for part in ("model.prior", "prior_sampler", "amortizer.denoiser"):
         assert all(same(part)), part
     assert "displacement" not in learner.step(X, INDEX, seeded())
     assert "displacement" in learner.step(X, INDEX, seeded())
 
 
 def test_the_warm_up_makes_an_update_for_every_few_images() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=8, warm_up_batch=2))
+    learner = make(replace(WARM, warm_up_batch=2))
     assert isinstance(learner.model.decoder, Counted)
     learner.model.decoder.rows.clear()
     learner.step(X, INDEX, seeded())
     assert learner.model.decoder.rows == [2, 2, 2]
 
 
-def test_what_it_warms_up_by_is_the_likeliest_code() -> None:
-    learner = make(replace(QUICK, warm_up=0.5, horizon=4))
+def test_codes_are_drawn_to_the_moments_of_the_prior() -> None:
+    """The loss is the error and 2 sigma^2 KL(N(mean, variance) || N(0, I)), up to a constant."""
+    learner = make(WARM)
     losses: list[Tensor] = []
     update = learner.update
 
     def spy(name: str, loss: Tensor) -> Tensor:
-        if name == "autoencoder":
-            losses.append(loss.detach())
+        losses.append(loss.detach())
         return update(name, loss)
 
     learner.update = spy  # type: ignore[method-assign]
-    with torch.no_grad():
-        z = learner.head(learner.amortizer.embed(X))
-        # log p(x, z) has the energy too, which is not learned yet.
-        assert learner.model.prior.energy is not None
-        joint = learner.model.posterior(X)(z) + learner.model.prior.energy(z)
+    z = codes(learner)
+    moments = torch.distributions.Normal(z.mean(0), z.var(0, correction=0).sqrt())
+    prior = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    divergence = torch.distributions.kl_divergence(moments, prior).sum()
+    error = learner.model.squared_error(X, z).mean().detach()
     learner.step(X, INDEX, seeded())
-    torch.testing.assert_close(losses[0], -2 * 0.5**2 * joint.mean())
+    constant = 3  # of the divergence, one for each dimension
+    expected = error + WARM.sigma**2 * (2 * divergence + constant)
+    torch.testing.assert_close(losses[0], expected, rtol=1e-4, atol=0)
 
 
-def test_standardized_codes_have_the_moments_of_the_prior() -> None:
-    head = CodeHead(5, 3, standardize=True)
-    e = 3 + 7 * torch.randn(50, 5, generator=seeded())
-    z = head(e)
-    torch.testing.assert_close(z.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(z.var(0, correction=0), torch.ones(3))
-    with torch.no_grad():  # so that no scale of the weights is worth learning
-        head.linear.weight *= 10
-    torch.testing.assert_close(head(e), z, atol=1e-4, rtol=0)
+def test_the_first_chains_start_at_the_codes_spread_by_the_factor() -> None:
+    learner = make(replace(WARM, ema_rate=1.0))
+    for _ in range(4):
+        learner.step(X, INDEX, seeded())
+    starts: list[Tensor] = []
+    draw = learner.posterior_chain.starts.draw
+
+    def spy(x: Tensor, index: Tensor, generator: torch.Generator | None) -> Tensor:
+        starts.append(draw(x.repeat(500, 1, 1, 1), index, generator))
+        return starts[0][:6]
+
+    learner.posterior_chain.starts.draw = spy  # type: ignore[method-assign]
+    z = codes(learner)
+    learner.step(X, INDEX, seeded())
+    assert learner.amortizer.center is not None
+    factor = learner.amortizer.center.factor
+    assert learner.posterior_chain.kernel.scale is not None
+    assert learner.posterior_chain.kernel.scale.equal(factor)
+    away = starts[0] - z.repeat(500, 1)
+    standard_error = (factor @ factor.mT).diagonal().sqrt() / 3000**0.5
+    assert bool((away.mean(0).abs() < 4 * standard_error).all())
+    # v ~ N(0, I) but for the solver's few steps.
+    torch.testing.assert_close(away.mT.cov(), factor @ factor.mT, rtol=0.2, atol=0.02)
 
 
-def test_warming_up_needs_an_encoder() -> None:
+def test_warming_up_needs_a_center() -> None:
     model = make().model
-    with pytest.raises(BadInput, match="the amortizer must have an encoder to warm up"):
-        DAMC(model, Amortizer(3), replace(QUICK, warm_up=0.5, horizon=4))
+    settings = replace(WARM, store=0)
+    with pytest.raises(BadInput, match="the amortizer must have a center to warm up"):
+        DAMC(model, Amortizer(3), settings)
+
+
+def test_a_center_needs_a_q_of_its_own() -> None:
+    with pytest.raises(BadInput, match="store must be positive .* got 0 and 'conditional'"):
+        make(replace(WARM, store=0))
+    with pytest.raises(BadInput, match="got 100 and 'unconditional'"):
+        make(replace(WARM, prior_starts="unconditional"))
 
 
 def test_the_last_iteration_has_chains_however_few_there_are() -> None:
     for horizon in (1, 2):
-        learner = make(replace(QUICK, warm_up=0.9, horizon=horizon))
+        learner = make(replace(WARM, warm_up=0.9, horizon=horizon))
         for _ in range(horizon):
             metrics = learner.step(X, INDEX, seeded())
         assert "displacement" in metrics

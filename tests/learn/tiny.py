@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["INDEX", "QUICK", "X", "Counted", "changed", "make", "seeded", "weights"]
+__all__ = ["INDEX", "QUICK", "WARM", "X", "Counted", "changed", "make", "seeded", "weights"]
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from damc import DAMC, Amortizer, LatentModel
-from damc.learn.damc import DAMCSettings
+from damc.learn.damc import CENTERED, DAMCSettings
 
 QUICK = DAMCSettings(
     sigma=0.5, posterior_steps=3, prior_steps=4, updates=2, start_steps=5, ema_every=1, ema_rate=0.5
 )
+WARM = replace(QUICK, warm_up=0.5, horizon=8, centered=True, store=100, p_uncond=0.0)
 X = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
 INDEX = torch.arange(6)
 
@@ -39,7 +42,8 @@ def make(settings: DAMCSettings = QUICK, energy: bool = True) -> DAMC:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8))
     scalar = nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(), nn.Linear(8, 1), nn.Flatten(0))
     model = LatentModel(Counted(decoder), Counted(scalar) if energy else None, 3, settings.sigma)
-    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8))
+    options = CENTERED if settings.centered else {}
+    q = Amortizer(3, Counted(encoder), embedding=8, widths=(8, 8, 8), **options)
     return DAMC(model, q, settings)
 
 
