@@ -32,14 +32,13 @@ class Guarded:
     Attributes:
         points: how many were evaluated.
         refused: at how many of them the function raised.
-        infinite: at how many its value was +inf.
         error: the name of the first exception.
         precision: relative, of the values that the function returns.
     """
 
     def __init__(self, function: Callable[..., Any], dtype: torch.dtype = torch.float64) -> None:
         self.function, self.dtype = function, dtype
-        self.points = self.refused = self.infinite = 0
+        self.points = self.refused = 0
         self.error = ""
         self.precision = torch.finfo(dtype).eps
         self._box: tuple[Tensor, Tensor] | None = None
@@ -57,11 +56,6 @@ class Guarded:
             "counted as impossible"
         ]
 
-    @property
-    def infinite_share(self) -> float:
-        """The share of the points at which the value was +inf."""
-        return self.infinite / max(1, self.points)
-
     def _answers(self, ask: Callable[..., Any], z: Tensor, *x: Tensor) -> list[Tensor]:
         """What `ask` gives of every point; NaN where it gives nothing."""
         self.points += len(z)
@@ -78,7 +72,6 @@ class Guarded:
                 found[k] = found[k].index_put((where,), part.to(z.dtype))
         if z.requires_grad and not found[0].requires_grad:  # a constant, or no point is left
             found[0] = found[0] + torch.where(finite[:, None], z, 0.0).mul(0).sum(1)
-        self.infinite += int((found[0].detach() == torch.inf).sum())
         return found
 
     def _tried(self, ask: Callable[..., Any], *parts: Tensor) -> list[Tensor]:

@@ -142,7 +142,7 @@ def sample(
     generator = _generator(device)
     generator.manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
     density, guard = checked(log_prob, dim, bijection, generator)
-    target = Watched(density)
+    target = Watched(density, mapped=bijection is not None)
     if earlier is not None:
         _check_same(earlier, target.target)
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
@@ -178,7 +178,7 @@ def sample(
     lost = lost_paths(found, second)
     evidence = Evidence(target.target, bijection, found, first, reference, runs, annealed, jumps,
                         second, states, accepted, lost, *slopes, budget, spent, calls + 1,
-                        (*work.notes, *guard.notes), guard.infinite_share,
+                        (*work.notes, *guard.notes), target.infinite,
                         guard.precision, pool.unseen_error)  # fmt: skip
     draws = _draws(n, evidence, pool, generator)
     return _with_sampler(draws, seed, progress) if amortize else draws

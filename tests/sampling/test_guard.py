@@ -102,6 +102,15 @@ def test_plus_infinity_on_a_region_is_not_trusted() -> None:
     assert not draws.trusted and "log_prob is +inf at" in draws.report
 
 
+def test_a_density_that_is_infinite_on_its_border_alone_is_trusted() -> None:
+    """Far points are rounded to 0, where Gamma(1/2) has a pole that has an integral."""
+    half = torch.distributions.Gamma(0.5, 1.0, validate_args=False)
+    positive = torch.distributions.constraints.positive
+    draws = sample(lambda x: half.log_prob(x).sum(1), 3, n=1000, support=positive)
+    assert draws.trusted, draws.report
+    assert abs(draws.log_evidence) < max(4 * draws.log_evidence_error, 0.02)
+
+
 def test_values_that_are_rounded_are_not_trusted() -> None:
     draws = sample(lambda z: 1e10 - z.float().square().sum(1) / 2, 2, n=200)
     assert not draws.trusted and "rounded to multiples of" in draws.report
