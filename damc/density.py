@@ -68,7 +68,7 @@ def as_log_prob(target: Target, x: Tensor | None = None) -> LogProb:
     log_prob = getattr(target, "log_prob", target)
     if not callable(log_prob):
         raise BadInput(
-            f"a target is a callable z -> log p(z) or has a log_prob method, got {target!r}"
+            f"target must be a callable z -> log p(z) or have a log_prob method, got {target!r}"
         )
     own = getattr(target, "value_and_grad", None)
     if x is None:
@@ -161,6 +161,6 @@ def value_and_grad(target: Target, z: Tensor) -> tuple[Tensor, Tensor]:
 def _check_shape(value: Tensor, z: Tensor) -> None:
     if value.shape != z.shape[:1]:
         raise BadInput(
-            f"the target gave shape {tuple(value.shape)} for points of shape {tuple(z.shape)}; "
-            f"it must give one log-density for each point, shape ({z.shape[0]},)"
+            f"target must give one log-density for each point, shape ({z.shape[0]},) for "
+            f"{tuple(z.shape)}, got shape {tuple(value.shape)}"
         )

@@ -134,9 +134,9 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
     ("target", "words"),
     [
         (3.0, "log_prob method"),
-        (lambda z: -z.square() / 2, r"gave shape \(4, 2\)"),
-        (lambda z: gaussian(z)[:2], r"gave shape \(2,\)"),
-        (lambda z: gaussian(z).sum(), r"gave shape \(\)"),
+        (lambda z: -z.square() / 2, r"got shape \(4, 2\)"),
+        (lambda z: gaussian(z)[:2], r"got shape \(2,\)"),
+        (lambda z: gaussian(z).sum(), r"got shape \(\)"),
         (lambda z: torch.zeros(len(z)), "does not depend on z"),
     ],
 )

@@ -320,6 +320,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
     def _read(self, X: Any, *, reset: bool) -> Data:
         """Data as vectors ``(n, d)`` or images ``(n, C, H, W)``, checked; `reset` in `fit`."""
         known = None if reset else self.scaling_.shape
+        X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         data = read_images(X, known)
         if data is None:
             if known is not None and not isinstance(self.scaling_, Columns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["check_parameters", "plan_of", "quality_of"]
 
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from damc.anomaly.network import QUALITIES, NetworkPlan
@@ -41,11 +42,12 @@ def check_parameters(detector: AnomalyDetector) -> None:
     if quality_of(detector) not in QUALITIES:
         raise BadInput(f"quality must be one of {', '.join(QUALITIES)}, got {detector.quality!r}")
     for name in ("quantile", "held_out"):
-        if not 0 < getattr(detector, name) < 1:
-            raise BadInput(f"{name} must lie between 0 and 1, got {getattr(detector, name)}")
+        value = getattr(detector, name)
+        if not isinstance(value, Real) or not 0 < float(value) < 1:
+            raise BadInput(f"{name} must lie between 0 and 1, got {value!r}")
     share = detector.contamination
-    if share is not None and not 0 < share < 0.5:
-        raise BadInput(f"contamination must be None or in (0, 0.5), got {share}")
+    if share is not None and not (isinstance(share, Real) and 0 < share < 0.5):
+        raise BadInput(f"contamination must be None or in (0, 0.5), got {share!r}")
     if detector.samples < 1:
         raise BadInput(f"samples must be at least 1, got {detector.samples}")
     kinds = ("auto", *CHEAP, *SCORES)

@@ -41,7 +41,7 @@ def read_images(X: Any, shape: tuple[int, ...] | None = None) -> Data | None:
         return load_images(Path(X))
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
-    elif isinstance(X, list | tuple) and len({np.shape(each) for each in X}) > 1:
+    if isinstance(X, list | tuple) and len({np.shape(each) for each in X}) > 1:
         if all(np.ndim(each) >= 2 for each in X):
             sizes = sorted({"x".join(map(str, np.shape(each))) for each in X})
             raise BadInput(f"X must hold images of one size, got {', '.join(sizes[:4])}")
@@ -52,7 +52,12 @@ def read_images(X: Any, shape: tuple[int, ...] | None = None) -> Data | None:
         single = {shape, (h, w, shape[0])} | ({(h, w)} if shape[0] == 1 else set())
         if tuple(np.shape(X)) in single and (ndim == 2 or shape[0] > 1):
             X, ndim = np.asarray(X)[None], ndim + 1
-    if ndim not in (3, 4):
+    if ndim > 4:
+        raise BadInput(
+            "X must be a table (n, d) or images (n, h, w), (n, c, h, w) or (n, h, w, c), got shape "
+            f"{np.shape(X)}"
+        )
+    if ndim < 3:
         return None
     images = layout(np.asarray(X))
     check_finite(images)

@@ -32,7 +32,9 @@ class Columns:
     @classmethod
     def measure(cls, rows: NDArray[Any]) -> Columns:
         """The scaling that rows ``(n, d)`` suggest."""
-        mean, spread = rows.mean(0), rows.std(0)
+        # In units of a power of two, which rounds nothing: the square of 1e200 is no number.
+        unit = np.ldexp(1.0, np.frexp(np.abs(rows).max(0))[1] - 1)
+        mean, spread = (rows / unit).mean(0) * unit, (rows / unit).std(0) * unit
         # The deviation of a constant column is rounding noise, in units of its own size.
         scale = np.where(spread <= 1e-12 * np.abs(mean), 1.0, spread)
         return cls(tuple(map(float, mean)), tuple(map(float, scale)))

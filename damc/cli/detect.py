@@ -77,6 +77,7 @@ class Detect:
         """Scores, prints the ends, writes ``scores.csv``, pictures, ``report.html`` and
         ``results.json``."""
         from damc.anomaly.detect import detect, draw_pictures, names_of
+        from damc.data.pictures import check_apart
         from damc.errors import BadInput
         from damc.report.page import Section, write_report
         from damc.report.results import write_results
@@ -86,6 +87,9 @@ class Detect:
             raise BadInput("IMAGES must name at least one picture, folder or file, got none")
         if self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
+        if self.out is not None:
+            for images in self.images:
+                check_apart("out", self.out, images)
         start = time.monotonic()
         given: dict[str, Any] = {
             "quantile": self.quantile,
@@ -146,7 +150,8 @@ class Detect:
         say()
         say(
             f"{anomalies:,} of {len(found.names):,} images score above {found.threshold:.4g}, as "
-            f"{1 - detector.quantile:.2g} of {len(detector.normal_scores_):,} normal ones do"
+            f"do {100 * (1 - detector.quantile):.2g} % of {len(detector.normal_scores_):,} normal "
+            "ones"
         )
         say(f"{file}  every image with its score")
         for caption, picture in pictures.items():

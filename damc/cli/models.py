@@ -79,7 +79,8 @@ class Package:
     """The run folder that `damc train` made."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """The folder to make; models/NAME, with NAME the preset's, if not given."""
+    """The folder to make; if not given, models/NAME, with NAME the preset's, or that of the run
+    folder for a run on images of your own."""
 
     megabytes: Annotated[float, Option("MB")] = 5.0
     """Refuse a model that is larger."""
@@ -89,11 +90,13 @@ class Package:
 
     def run(self) -> None:
         """Packages, and prints what was measured."""
+        from damc.learn.sizing import AUTO
         from damc.tasks.package import package_run
         from damc.tasks.trained import Trained
 
         trained = Trained.open(self.folder, data_root=self.data_root)
-        out = self.out or Path("models") / trained.name
+        name = self.folder.resolve().name if trained.name == AUTO else trained.name
+        out = self.out or Path("models") / name
         done = package_run(trained, out, megabytes=self.megabytes)
         say(f"{done.folder}  {done.bytes / 1e6:.2f} MB, {done.bits} bits a weight")
         for name, value in done.results.items():

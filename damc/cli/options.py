@@ -98,13 +98,19 @@ _PLAIN = {
     r": no type matching .* instantiated from \['(.*?)'\].*<class 'float'>.*": (
         r" must be a number, got '\1'"
     ),
+    r": no type matching .* instantiated from \[(.*?)\]\. .*tuple\[int.*": (
+        r" must be whole numbers, got \1"
+    ),
+    r": no type matching .* instantiated from \[(.*?)\]\. .*tuple\[float, float\].*": (
+        r" must be two numbers, got \1"
+    ),
+    r": Could not find valid parse for arguments: \[(.*)\]": r" must be whole numbers, got \1",
     r": invalid literal for int\(\) with base 10:": " must be a whole number, got",
     r": could not convert string to float:": " must be a number, got",
     r"^Unrecognized options:": "there is no option",
     r"^invalid choice (\S+) for argument '(\S+)'\. Expected one of \((.*)\)": (
         r"\2 must be one of \3, got \1"
     ),
-    r"Could not find valid parse for arguments:": "cannot read",
     r"^Missing value for argument '(\S+)'\..*": r"\1 must have a value",
 }
 """tyro's messages, as patterns, and ours."""

@@ -170,6 +170,7 @@ class Train:
             return self._training(preset, origin, preset.name)
         if self.folder is not None and (self.folder / "config.json").is_file():
             known = resumed(self.folder, self.data, self.data_root, own=self.module is not None)
+            self._check_resumed(known.origin)
             return self._training(known.preset, known.origin, "", known)
         if self.data is None:
             raise BadInput(
@@ -186,6 +187,30 @@ class Train:
             test_fraction=self.test_fraction,
         )
         return self._training(preset, origin, run_name(self.data))
+
+    def _check_resumed(self, begun: Origin) -> None:
+        """Refuses options that a run was not begun with: it goes on as it was."""
+        from damc.errors import BadInput
+
+        height_width = begun.shape[1:]
+        known: dict[str, tuple[Any, Any]] = {
+            "size": (_size(self.size) or height_width, height_width),
+            "heldout": (begun.heldout if self.heldout is None else self.heldout, begun.heldout),
+        }
+        for name, unless, was in (
+            ("test_fraction", 0.1, begun.test_fraction),
+            ("background", "white", begun.reading.background),
+            ("value_range", None, begun.reading.value_range),
+        ):
+            given = getattr(self, name)
+            known[name] = (was if given == unless else given, was)
+        for name, (given, was) in known.items():
+            if given != was:
+                raise BadInput(
+                    f"{name} must be that of the run {self.folder}, "
+                    f"{'none' if was is None else was}, got {given}: leave it out, or give another "
+                    "folder"
+                )
 
     def _training(
         self,

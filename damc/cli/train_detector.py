@@ -53,11 +53,13 @@ class TrainDetector:
         """Fits, saves, and prints the threshold and which images look least normal."""
         from damc.anomaly.files import MEMORY
         from damc.data import load_images
+        from damc.data.pictures import check_apart
         from damc.errors import BadInput
         from damc.report.results import write_results
 
         if (self.out / MEMORY).exists():
             raise BadInput(f"out must be a new folder, got {self.out}, which holds a detector")
+        check_apart("out", self.out, self.images)
         start = time.monotonic()
         images = load_images(self.images, root=self.data_root, size=self.size)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PICTURE_SUFFIXES",
+    "check_apart",
     "decode",
     "fit",
     "list_pictures",
@@ -40,8 +41,8 @@ __all__ = [
 ]
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
-# Only these decoders: some of Pillow's others start outside programs.
-DECODERS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "MPO")
+# Only these decoders: some of Pillow's others start outside programs. JPEG's opens MPO files too.
+DECODERS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 SPLIT_FOLDERS = ("train", "test", "val", "valid", "validation")
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -192,6 +193,22 @@ def split_folder(folder: Path, split: str) -> tuple[Path | None, bool]:
     return next((folder / name for name in names if name in here), None), True
 
 
+def check_apart(name: str, folder: Path, source: str | Path) -> None:
+    """Refuses to write pictures among those that are read, where they would be found as such.
+
+    Args:
+        name: of the folder to write, for the message.
+        folder: to write.
+        source: what is read; only a folder of pictures matters.
+    """
+    read = Path(source).expanduser()
+    if not read.is_dir():
+        return
+    divided = [read / part for part in SPLIT_FOLDERS if (read / part).is_dir()]
+    if any(folder.resolve().is_relative_to(part.resolve()) for part in divided or [read]):
+        raise BadInput(f"{name} must lie outside of the folder of images {source}, got {folder}")
+
+
 def _center(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     high, wide = size
     top, left = (image.shape[1] - high) // 2, (image.shape[2] - wide) // 2
@@ -217,4 +234,8 @@ def _resize(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
 
 def _said(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):  # whose words name a file object
+        return "its content is of no known format"
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -129,8 +129,8 @@ def from_files(
         )
         sizes = ["{}x{}".format(*size) for size in scan.sizes]
         raise BadInput(
-            f"the pictures differ in size, {first} is {sizes[0]} and {other} is {sizes[1]}: give a "
-            'size, or "auto" to choose one, and all are cropped and resized to it'
+            f"pictures must be of one size, got {sizes[0]} ({first}) and {sizes[1]} ({other}): "
+            "give --size or --resize (size= in Python), and all are cropped and resized to it"
         )
     # Where any picture has more than 8 bits, all are floats.
     deep = any(not depth.startswith("of 8") for depth in scan.bits)

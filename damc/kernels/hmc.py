@@ -46,7 +46,8 @@ class HMC(Kernel):
         scale: preconditioner; see `Kernel`.
 
     Example:
-        >>> state, info = HMC(0.5, steps=4).run(torch.zeros(3, 2), lambda z: -z.pow(2).sum(1))
+        >>> kernel = HMC(0.5, steps=4, target_acceptance=None)
+        >>> state, info = kernel.run(torch.zeros(3, 2), lambda z: -z.pow(2).sum(1))
         >>> info.gradient_calls == 3 * (1 + 4 * 8), int(info.divergences)
         (True, 0)
     """

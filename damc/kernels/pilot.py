@@ -29,6 +29,7 @@ from damc.kernels.reference import Reference
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the starts
 _FAR = 300.0  # of the farthest of those that lie in the same direction in every coordinate
 _DRAWS = 8  # for an ELBO
+_ERRORS = 6.0  # by which an ELBO is lowered, if some of its draws are impossible
 _IDLE = 10  # rounds without a gain, after which a path has ended
 _DENSE = 60  # dimensions up to which points tell a covariance, and no Hessian is computed
 
@@ -248,9 +249,12 @@ def elbo_of(
     value = value.view_as(log_q)
     inside = value > -math.inf
     count = inside.sum(1)
-    # Of the part of q that is possible: log of its share more, as for a truncated q.
+    # Of the part of q that is possible: log of its share more, as for a truncated q. Where few
+    # draws tell that share, it is lowered by its error: of many Gaussians the luckiest would count.
     mean_log = torch.where(inside, value - log_q, 0.0).sum(1) / count.clamp(min=1)
-    return torch.where(count > 0, mean_log + (count / draws).log(), -math.inf)
+    share = count / draws
+    error = ((1 - share) / count.clamp(min=1)).sqrt()
+    return torch.where(count > 0, mean_log + share.log() - _ERRORS * error, -math.inf)
 
 
 def distinct(paths: Paths) -> Paths:

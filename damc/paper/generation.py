@@ -41,7 +41,7 @@ class TrainedTable(Table):
         cells = []
         for seed in options.seeds:
             for name in data:
-                preset = find_preset(name if options.scale == "paper" else f"{name}-small")
+                preset = options.preset_of(name)
                 plan = {
                     "preset": preset.name,
                     "images": options.images or _IMAGES,

@@ -39,7 +39,7 @@ class _Scaled(Table):
                 raise BadInput(f"methods must be among {', '.join(self.values)}, got {row!r}")
         cells = []
         for name in options.data or (self._data(options.scale),):
-            preset = find_preset(name if options.scale == "paper" else f"{name}-small")
+            preset = options.preset_of(name)
             given = options.iterations is not None or options.minutes is not None
             plan: dict[str, Any] = {
                 "preset": preset.name,

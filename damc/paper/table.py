@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from damc.errors import BadInput
+from damc.learn.presets import PRESETS, Preset
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ class Options:
     data_root: str | None = None
     threads: int | None = None
     weights: str | None = None
+
+    def preset_of(self, data: str) -> Preset:
+        """The preset for a data set at this scale."""
+        ends = "" if self.scale == "paper" else "-small"
+        if data + ends not in PRESETS:
+            known = [name.removesuffix(ends) for name in PRESETS if name.endswith(ends)]
+            raise BadInput(f"data must be among {', '.join(known)}, got {data!r}")
+        return PRESETS[data + ends]
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def assess(
     if exact is not None and (exact.ndim != 2 or exact.shape[1] != q.dim):
         raise BadInput(f"exact must have shape (m, {q.dim}), got {tuple(exact.shape)}")
     generator = torch.Generator().manual_seed(derive_seed(seed, "assess"))
-    target = checked(log_prob, q.dim, None, generator)
+    target, _ = checked(log_prob, q.dim, None, generator)
     budget = Budget()
     z, weighed = _weighed(q, target, n, exact, generator)
     budget.spend(n)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from damc.density import Target, as_log_prob
 from damc.errors import BadInput
+from damc.sampling.guard import guarded
 from damc.sampling.supports import Support
 
 _KINDS = (
@@ -128,7 +129,7 @@ def as_conditional(
     value: Any = None
     problem: Exception | None = None
     for dtype in (torch.float64, torch.get_default_dtype()):
-        target = Conditional(function, context.shape, support, dtype)
+        target = Conditional(guarded(function, dtype), context.shape, support, dtype)
         points = target.points(z).to(dtype).requires_grad_()
         try:
             value = function(points, x.to(dtype).view(-1, *context.shape))

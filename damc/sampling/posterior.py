@@ -23,7 +23,9 @@ from damc.kernels.reference import Reference
 from damc.kernels.smc import Annealed, anneal, resample
 from damc.randomness import derive_seed
 from damc.sampling.amortized import ancestral_paths
+from damc.sampling.check import whole
 from damc.sampling.draws import Draws
+from damc.sampling.guard import guarded
 from damc.sampling.jumps import MOST, MixtureProposal, jump
 from damc.sampling.observations import Conditional, as_observation
 from damc.sampling.stored import networks, part, read, write
@@ -97,8 +99,10 @@ class AmortizedPosterior:
             check: compare with the annealing.
             seed: of everything random.
         """
-        if not isinstance(n, int) or n < 100:
+        number = whole(n)
+        if number is None or number < 100:
             raise BadInput(f"n must be a whole number of at least 100, got {n!r}")
+        n = number
         observed = as_observation(x, self.target.shape)
         generator = torch.Generator().manual_seed(derive_seed(seed, "draws"))
         budget = Budget()
@@ -194,11 +198,12 @@ class AmortizedPosterior:
         u, x = tensors["u"], tensors["x"]
         if u.shape[1] != free:
             raise BadInput(f"support must leave {u.shape[1]} free coordinates, got {free}")
+        dtype = getattr(torch, about["dtype"])
         target = Conditional(
-            as_log_prob(log_prob),  # type: ignore[arg-type]
+            guarded(as_log_prob(log_prob), dtype),
             tuple(about["shape"]),
             bijection,
-            getattr(torch, about["dtype"]),
+            dtype,
         )
         whiten, q = networks(free, x.shape[1])
         whiten.load_state_dict(part(tensors, "whiten."))

@@ -19,12 +19,15 @@ from damc.kernels.tails import HEAVY, Radial, Tilted, tail_index
 from damc.sampling.jumps import Jumps
 from damc.sampling.thinning import thin
 from damc.sampling.verdict import evaluated
+from damc.sampling.weights import effective_size
 
 _LEAST = 24  # moves after annealing
 _EACH = 8  # draws made for each one kept
 _HEAVY_EACH = 40  # where tails are heavy, and no tilt helps
 _SWEEPS = 8  # at least, before a short budget ends them
 _JUMPS = 3  # after the moves of a sweep
+_UNEVEN = 0.2  # the share of a tilted pool that its weights must leave
+_BULK = 0.8  # of particles with short tails, those that are where they should be
 _BURN_IN = 24  # moves of a tilted pool that are not kept
 
 
@@ -36,11 +39,15 @@ class Pool:
         z: points, ``(sweeps, particles, d)``, island after island.
         value: the log-density that they were drawn from, ``(sweeps, particles)``.
         log_weights: that lead from there to the target.
+        unseen: log of how much more mass the draws have than the particles, whose tails are short.
+        unseen_error: its standard error, and as much again as it was corrected by.
     """
 
     z: Tensor
     value: Tensor
     log_weights: Tensor
+    unseen: float = 0.0
+    unseen_error: float = 0.0
 
 
 def refine(
@@ -86,12 +93,17 @@ def tails(
     n: int,
     second: Annealed,
     states: list[State],
+    tail_slope: float,
     budget: Budget,
     generator: torch.Generator,
 ) -> Pool | None:
     """Weighted draws that tell the moments of heavy tails; see `damc.kernels.tails`.
 
-    None if tails are not heavy, if a funnel makes them so, or if the budget is spent.
+    None if tails are not heavy, if a funnel makes them so, if the budget is spent, or if weights
+    are so uneven that plain draws are worth more.
+
+    Args:
+        tail_slope: d log m / d log r far away; the tilt must leave a density with an integral.
     """
     every = torch.cat([state.z for state in states])
     index = tail_index(every)
@@ -100,7 +112,8 @@ def tails(
     radial = Radial.fit(every)
     if radial is None:
         return None
-    tilted = Tilted(Possible(target), radial, min(2.0, 0.5 / index))
+    power = min(2.0, 0.5 / index, 0.5 * max(0.0, -tail_slope))
+    tilted = Tilted(Possible(target), radial, power)
     z = states[-1].z
     islands = len(second.island_evidence)
     rows = resample(-tilted.log_weights(z).view(islands, -1), generator)
@@ -119,7 +132,24 @@ def tails(
             break
     drawn = pool_of(kept)
     weights = tilted.log_weights(drawn.z.flatten(0, 1)).view_as(drawn.value)
-    return Pool(drawn.z, drawn.value, weights)
+    if effective_size(weights.flatten()) < _UNEVEN * weights.numel():
+        return None
+    return Pool(drawn.z, drawn.value, weights, *_unseen(radial, every, drawn.z, weights))
+
+
+def _unseen(radial: Radial, every: Tensor, z: Tensor, log_weights: Tensor) -> tuple[float, float]:
+    """What particles miss of heavy tails, in log Z, and its error.
+
+    Annealing gets the mass of the bulk right, and too little of the tails, where few particles get:
+    so log Z grows by log(P(bulk) of particles / P(bulk) of the draws that reach the tails).
+    """
+    here = radial.whiten(every).square().sum(1)
+    there = radial.whiten(z.flatten(0, 1)).square().sum(1)
+    rank = max(1, int(_BULK * len(here)))
+    edge = here.kthvalue(rank).values
+    share = torch.softmax(log_weights.flatten(), 0)[there <= edge].sum()
+    gain = math.log(rank / len(here)) - float(share.log())
+    return gain, math.hypot(gain, math.sqrt((1 - _BULK) / _BULK / z.shape[1]))
 
 
 def chosen(

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from tqdm.auto import tqdm
 
-from damc.density import Target
+from damc.density import LogProb, Target
 from damc.errors import BadInput
-from damc.kernels.mover import Budget, Possible
+from damc.kernels.mover import Budget, Possible, possible
 from damc.kernels.smc import joined
 from damc.randomness import derive_seed
 from damc.sampling.amortized import amortized
-from damc.sampling.check import checked, positive
+from damc.sampling.check import checked, checked_seed, positive, positive_number
 from damc.sampling.draws import Draws
 from damc.sampling.jumps import bridge
 from damc.sampling.observations import check_alone
 from damc.sampling.refine import Pool, chosen, pool_of, refine, tails
 from damc.sampling.stages import Work, annealings, approach, from_peaks, integrable, slopes_of
 from damc.sampling.supports import as_support
-from damc.sampling.verdict import Evidence, lost_paths, verdict
+from damc.sampling.verdict import Evidence, evaluated, lost_paths, verdict
 from damc.sampling.watch import Watched
 from damc.sampling.weights import effective_size
 
@@ -101,7 +101,8 @@ def sample(
         support: a constraint of `torch.distributions.constraints`, or a list of them; see
             `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
-        gradients: at most so many gradients of the log-density, counted for each point.
+        gradients: at most about so many gradients of the log-density, counted for each point; the
+            first look, which is never left out, takes some ten thousand.
         minutes: at most about so much computing time, without that of `amortize`; other work on
             the same processor does not count.
         amortize: train `Draws.sampler` at once, and hear what its weights say of the evidence.
@@ -124,9 +125,9 @@ def sample(
         >>> draws.trusted, draws.samples.shape
         (True, torch.Size([1000, 2]))
     """
-    positive(dim=dim, n=n)
-    if not minutes > 0 or (gradients is not None and gradients < 1):
-        raise BadInput(f"gradients and minutes must be positive, got {gradients} and {minutes}")
+    dim, n = positive(dim=dim, n=n)
+    seed = checked_seed(seed)
+    positive_number(minutes=minutes, gradients=math.inf if gradients is None else gradients)
     if context is not None:
         if torch.device(device).type != "cpu":
             raise BadInput(f"device must be left out with a context, got {device!r}")
@@ -140,7 +141,10 @@ def sample(
     calls = 0 if earlier is None else earlier.calls
     generator = _generator(device)
     generator.manual_seed(derive_seed(seed, "sample", calls) if calls else seed)
-    target = Watched(checked(log_prob, dim, bijection, generator))
+    density, guard = checked(log_prob, dim, bijection, generator)
+    target = Watched(density, mapped=bijection is not None)
+    if earlier is not None:
+        _check_same(earlier, target.target)
     with tqdm(unit=" gradients", unit_scale=True, total=gradients, disable=not progress) as bar:
         clock = torch.device(device).type != "cpu"
         budget = Budget(gradients or math.inf, 60 * minutes, watch=bar.update, clock=clock)
@@ -165,7 +169,8 @@ def sample(
             second = replace(second, island_evidence=bridge(
                 jumps, Possible(target), states, len(second.island_evidence), budget, generator
             ))  # fmt: skip
-        pool = tails(target, n, second, states, budget, generator) or pool_of(states)
+        pool = tails(target, n, second, states, slopes[0], budget, generator) or pool_of(states)
+        second = replace(second, island_evidence=second.island_evidence + pool.unseen)
         if integrable(slopes):
             slopes = slopes_of(work, states[-1])
             found = from_peaks(work, found)
@@ -173,7 +178,8 @@ def sample(
     lost = lost_paths(found, second)
     evidence = Evidence(target.target, bijection, found, first, reference, runs, annealed, jumps,
                         second, states, accepted, lost, *slopes, budget, spent, calls + 1,
-                        tuple(work.notes))  # fmt: skip
+                        (*work.notes, *guard.notes), target.infinite,
+                        guard.precision, pool.unseen_error)  # fmt: skip
     draws = _draws(n, evidence, pool, generator)
     return _with_sampler(draws, seed, progress) if amortize else draws
 
@@ -183,7 +189,7 @@ def _generator(device: torch.device | str) -> torch.Generator:
     try:
         return torch.Generator(device)
     except RuntimeError as error:
-        first = str(error).partition("\n")[0]
+        first = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise BadInput(
             f"device must be one that torch has here, got {device!r}: {first}"
         ) from error
@@ -198,7 +204,7 @@ def _draws(n: int, evidence: Evidence, pool: Pool, generator: torch.Generator) -
         z if support is None else support(z)[0],
         weights,
         second.log_evidence if second.finished else math.nan,
-        second.log_evidence_error if second.finished else math.inf,
+        evidence.log_evidence_error if second.finished else math.inf,
         min(effective_size(weights), checks["ess"]),
         trusted,
         report,
@@ -227,3 +233,15 @@ def _earlier(resume: Draws, dim: int) -> Evidence:
     if resume.samples.shape[1] != dim:
         raise BadInput(f"resume must be draws of dimension {dim}, got {resume.samples.shape[1]}")
     return resume.evidence
+
+
+def _check_same(earlier: Evidence, target: LogProb) -> None:
+    """Refuses to go on with particles of another density."""
+    state = earlier.states[-1]
+    some = slice(None, None, max(1, len(state.z) // 64))
+    now, before = possible(target, state.z[some])[0], evaluated(state)[some]
+    if not torch.allclose(now, before, 1e-3, 1e-3):
+        raise BadInput(
+            "resume must be draws of the same log_prob and support, got draws at which log_prob "
+            "has other values now"
+        )

@@ -65,7 +65,7 @@ class Support:
 
     def __init__(self, constraint: Any, dim: int) -> None:
         parts: Sequence[Any] = constraint if isinstance(constraint, list) else [(constraint, dim)]
-        sizes = [part[1] if isinstance(part, tuple) else 1 for part in parts]
+        sizes = [_size(part) for part in parts]
         if sum(sizes) != dim:
             raise BadInput(
                 f"support must cover all {dim} coordinates, but its blocks cover {sum(sizes)}; "
@@ -91,12 +91,19 @@ class Support:
 
     def pull_back(self, log_prob: LogProb) -> LogProb:
         """The log-density of u when `log_prob` is that of x."""
+        return _PulledBack(self, log_prob)
 
-        def unconstrained(u: Tensor) -> Tensor:
-            x, log_det = self(u)
-            return log_prob(x) + log_det
 
-        return unconstrained
+@dataclass(frozen=True)
+class _PulledBack:
+    """log p_u(u), a class so that draws that hold it can be pickled."""
+
+    support: Support
+    of_x: LogProb
+
+    def __call__(self, u: Tensor) -> Tensor:
+        x, log_det = self.support(u)
+        return self.of_x(x) + log_det
 
 
 def as_support(support: Any, dim: int) -> Support | None:
@@ -110,6 +117,26 @@ def as_support(support: Any, dim: int) -> Support | None:
     return Support(support, dim)
 
 
+def _size(part: Any) -> int:
+    """How many coordinates a part of a list is for."""
+    if not isinstance(part, tuple):
+        return 1
+    if len(part) != 2 or not isinstance(part[1], int) or isinstance(part[1], bool) or part[1] < 1:
+        raise BadInput(
+            f"a block of support must be (constraint, size), size at least 1, got {part!r}"
+        )
+    return part[1]
+
+
+def _check_ends(constraint: Constraint) -> None:
+    """Refuses an interval with nothing between its ends."""
+    low, high = (getattr(constraint, f"{end}_bound", None) for end in ("lower", "upper"))
+    if low is None or high is None:
+        return
+    if not bool((torch.as_tensor(low) < torch.as_tensor(high)).all()):
+        raise BadInput(f"support must have its lower end below its upper one, got {constraint}")
+
+
 def _block(constraint: Any, size: int) -> _Block:
     if not isinstance(constraint, Constraint):
         raise BadInput(
@@ -121,7 +148,11 @@ def _block(constraint: Any, size: int) -> _Block:
     try:
         transform = biject_to(constraint)
     except NotImplementedError as error:
-        raise BadInput(f"support must be continuous, got {constraint!r}") from error
+        raise BadInput(
+            "support must be continuous, and one that torch.distributions.biject_to knows, got "
+            f"{constraint!r}"
+        ) from error
+    _check_ends(constraint)
     side = math.isqrt(size)
     matrix = transform.codomain.event_dim == 2
     if matrix and side * side != size:

@@ -35,6 +35,8 @@ from damc.sampling.weights import Weights
 
 _COMPARED = 4096  # points whose ranks and quantiles are compared
 _RANKS = 0.5 / math.sqrt(math.pi)  # how a shift of a Gaussian by one sd moves ranks, to first order
+_INFINITE = 1e-3  # the share of points that may be +inf: poles are hit by none, or by few
+_ROUNDING = 0.25  # nats
 _FAIR = 0.018  # the share of the mass from which on a region must not be missed
 _SHORT = 0.2  # of the draws that a region must hold, those without which it counts as missed
 
@@ -62,7 +64,10 @@ class Evidence:
         budget: of the last call.
         gradient_calls: of all calls.
         calls: how many calls of `damc.sample` this is the result of.
-        notes: what would have been done with more time.
+        notes: what would have been done with more time, and where the log-density raised.
+        infinite: the share of points at which the log-density was +inf.
+        precision: relative, of the log-density's values.
+        tail_error: the error of log Z by tails that particles do not reach.
     """
 
     target: LogProb
@@ -83,6 +88,14 @@ class Evidence:
     gradient_calls: int
     calls: int = 1
     notes: tuple[str, ...] = ()
+    infinite: float = 0.0
+    precision: float = 0.0
+    tail_error: float = 0.0
+
+    @property
+    def log_evidence_error(self) -> float:
+        """The standard error of log Z: what islands differ by, and what all of them miss."""
+        return math.hypot(self.second.log_evidence_error, self.tail_error)
 
     @property
     def island_weights(self) -> Tensor:
@@ -105,7 +118,7 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
     still = float((before.z == after.z).all(1).double().mean())
     each = worth_each(e.states, islands)
     ess, least = float(1 / (1 / each).mean()), float(each.min())
-    error = e.second.log_evidence_error
+    error = e.log_evidence_error
     gap = abs(e.second.log_evidence - e.first.log_evidence)
     bound = float(e.found.paths.elbo.max()) - e.second.log_evidence
     checks = {
@@ -124,6 +137,8 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         "tail slope": e.tail_slope,
         "pole slope": e.pole_slope,
         "endless": _endless(e.support, after.z),
+        "infinite": e.infinite,
+        "rounding": e.precision * float(evaluated(after).abs().median()),
     }
     between, allowed = 0.0, math.inf
     if e.jumps is not None:
@@ -144,6 +159,11 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
          f"have a finite integral (its mass changes as r^{e.pole_slope:.1f} at the distance r)"),
         (checks["endless"] > 0.02, f"the density is improper: {checks['endless']:.0%} of the draws "
          "lie beyond 1e100, near the end of the numbers that a computer has"),
+        (e.infinite > _INFINITE, f"log_prob is +inf at {e.infinite:.1%} of the points where it was "
+         "evaluated, and a density is finite"),
+        (checks["rounding"] > _ROUNDING, "the values of log_prob are so large that they are "
+         f"rounded to multiples of {checks['rounding']:.2g}: leave out what is constant, or "
+         "compute in float64"),
         (grown > 0.25 + noise, "draws spread further the longer they move: the density may be "
          f"improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
         (checks["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "

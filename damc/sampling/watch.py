@@ -17,6 +17,7 @@ from torch import Tensor
 from damc.density import LogProb, value_and_grad
 
 _KEPT = 32  # points
+_ROUNDED = 30.0  # the distance from which on exp(-|u|) is lost beside 1
 _CALLS = 512  # after which those kept are sorted out
 
 
@@ -25,10 +26,13 @@ class Watched:
 
     Args:
         target: ``(B, d)`` to ``(B,)``.
+        mapped: whether bijections lead from its points to a support, whose border some of them are
+            rounded to; a density may be +inf there.
     """
 
-    def __init__(self, target: LogProb) -> None:
-        self.target = target
+    def __init__(self, target: LogProb, *, mapped: bool = False) -> None:
+        self.target, self.mapped = target, mapped
+        self._seen = self._infinite = 0
         self._values: list[Tensor] = []
         self._points: list[Tensor] = []
 
@@ -48,10 +52,20 @@ class Watched:
         self._sort()
         return torch.cat(self._points)
 
+    @property
+    def infinite(self) -> float:
+        """The share of points at which the log-density was +inf."""
+        return self._infinite / max(1, self._seen)
+
     def _look(self, z: Tensor, value: Tensor) -> None:
         if not len(z):
             return
         value = value.detach()
+        infinite = value == math.inf
+        if self.mapped:
+            infinite &= (z.detach().abs() < _ROUNDED).all(1)
+        self._seen += len(z)
+        self._infinite += int(infinite.sum())
         best = torch.where(value.isfinite(), value, -math.inf).max(0, keepdim=True)
         self._values.append(best.values)
         self._points.append(z.detach()[best.indices])

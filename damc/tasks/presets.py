@@ -44,7 +44,8 @@ def network_sizes(preset: Preset) -> dict[str, int | None]:
 
 def _cost(preset: Preset) -> str:
     if preset.minutes is not None:
-        return f"{preset.iterations:,} iterations, about {preset.minutes} minutes on 2 cores"
+        time = f"{preset.minutes} minute{'s' if preset.minutes > 1 else ''}"
+        return f"{preset.iterations:,} iterations, about {time} on 2 cores"
     if preset.name.endswith("-small"):
         return f"{preset.iterations:,} iterations, on a laptop"
     return f"{preset.iterations:,} iterations, the paper's size: for a GPU"

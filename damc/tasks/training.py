@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from damc.data import Division, Images
+from damc.data.pictures import check_apart
 from damc.errors import BadInput, Diverged
 from damc.learn import find_method
 from damc.learn.damc import DAMCSettings
@@ -69,6 +70,7 @@ class Training:
         if self.iterations < 1:
             raise BadInput(f"iterations must be at least 1, got {self.iterations}")
         images, unseen = self.origin.train(), self.origin.unseen()
+        check_apart("run", self.folder, self.origin.source)
         self._check_data()
         learner = self._learner()
         with self._remembered():

@@ -41,14 +41,18 @@ class TensorBoard:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        self._writer = self.writer()(str(folder))
+
+    @staticmethod
+    def writer() -> Any:
+        """The class that writes; `BadInput` where tensorboard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise BadInput(
                 "tensorboard must be installed to write its events: pip install 'damc[tensorboard]'"
             ) from error
-        writer: Any = SummaryWriter  # it has types where tensorboard is installed
-        self._writer = writer(str(folder))
+        return SummaryWriter
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """A scalar for each metric."""

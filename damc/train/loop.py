@@ -33,7 +33,7 @@ from damc.train.opening import describe_data, feed, open_data
 from damc.train.progress import health, progress_bar
 from damc.train.provenance import command_of
 from damc.train.run import Run
-from damc.train.stopping import OutOfTime, Stop, stopping
+from damc.train.stopping import OutOfTime, Stop, check_minutes, stopping
 from damc.train.trainer import ENOUGH, GO_ON, PAUSE, STOP, Trainer
 
 AnyLearner = TypeVar("AnyLearner", bound=Learner)
@@ -122,6 +122,9 @@ def fit(
         )
     if batch < 1:
         raise BadInput(f"batch must be at least 1, got {batch}")
+    check_minutes(max_minutes)
+    if tensorboard:
+        TensorBoard.writer()  # before a folder is made
     if learner.iteration >= iterations and not _begun(run):
         raise BadInput(
             f"the learner has had {learner.iteration} iterations, and {iterations} counts them: "

@@ -7,7 +7,7 @@ Slurm's ``--signal=B:USR1@120``) end the iteration under way, save, and stop; so
 
 from __future__ import annotations
 
-__all__ = ["OutOfTime", "Stop", "stopping"]
+__all__ = ["OutOfTime", "Stop", "check_minutes", "stopping"]
 
 import contextlib
 import math
@@ -35,6 +35,12 @@ class OutOfTime(KeyboardInterrupt):
     code: ClassVar[int] = 75
 
 
+def check_minutes(max_minutes: float | None) -> None:
+    """Refuses a limit that is none."""
+    if max_minutes is not None and not (max_minutes > 0 and math.isfinite(max_minutes)):
+        raise BadInput(f"max_minutes must be a positive number, got {max_minutes}")
+
+
 class Stop:
     """Whether to stop after this iteration, and why.
 
@@ -43,8 +49,7 @@ class Stop:
     """
 
     def __init__(self, max_minutes: float | None = None) -> None:
-        if max_minutes is not None and not (max_minutes > 0 and math.isfinite(max_minutes)):
-            raise BadInput(f"max_minutes must be a positive number, got {max_minutes}")
+        check_minutes(max_minutes)
         self._event = threading.Event()
         self._asked = -math.inf
         self._end = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes

@@ -136,7 +136,7 @@ def test_pictures_of_mixed_sizes(damc: Any, tmp_path: Path) -> None:
     for i, side in enumerate([8, 8, 9]):
         Image.fromarray(np.zeros((side, side), dtype=np.uint8)).save(tmp_path / f"{i}.png")
     done = damc("train", "digits-small", "--data", tmp_path, "--run", tmp_path / "run")
-    refused(done, "differ in size", "8x8", "9x9")
+    refused(done, "must be of one size", "8x8", "9x9", "--size")
 
 
 def test_files_that_commands_cannot_use(damc: Any, trained: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -231,3 +232,38 @@ def test_a_forged_way_of_reading_is_one_sentence(tmp_path: Path, reading: object
     run = Run(tmp_path, {"data": data, "config": {"networks": {"shape": [1, 8, 8]}}})
     with pytest.raises(BadInput, match="must say how its images were read"):
         recall(run)
+
+
+def test_a_run_is_not_written_among_the_images_it_learns_from(damc: Any, tmp_path: Path) -> None:
+    """Its pictures would be training images, and it could not be resumed."""
+    for i in range(12):
+        Image.fromarray(np.full((8, 8), 20 * i, dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    for words in (
+        ("train", "--data", tmp_path, "--run", tmp_path, "--iterations", 1, *TINY),
+        ("train", "--data", tmp_path, "--run", tmp_path / "a" / "b", "--iterations", 1, *TINY),
+        ("train-detector", tmp_path, "--out", tmp_path / "detector"),
+    ):
+        done = damc(*words)
+        assert done.code == 2 and "must lie outside of the folder of images" in done.err
+    assert len(list(tmp_path.iterdir())) == 12
+
+
+def test_options_that_a_run_was_not_begun_with_are_refused(damc: Any, run: Path) -> None:
+    for option, value in (
+        *(("--heldout", 3), ("--size", 99), ("--test-fraction", 0.3), ("--background", "black")),
+    ):
+        refused(damc("train", "--run", run, option, value), "must be that of the run", str(value))
+
+
+@pytest.mark.parametrize("option", [("--max-minutes", -1), ("--tensorboard",)])
+def test_a_refused_training_leaves_no_run(damc: Any, tmp_path: Path, option: tuple[Any]) -> None:
+    if option == ("--tensorboard",) and importlib.util.find_spec("tensorboard") is not None:
+        pytest.skip("tensorboard is installed")
+    words = ("--data", "digits", "--run", tmp_path / "run", "--iterations", 1, *TINY, *option)
+    assert damc("train", "digits-small", *words).code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_package_of_own_images_has_the_name_of_the_run(damc: Any, run: Path) -> None:
+    done = damc("package", run, "--megabytes", 50, cwd=run.parent.parent)
+    assert done.code == 0 and done.out.startswith("models/mixed ")

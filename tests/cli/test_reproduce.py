@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 Until = Callable[[Callable[[], bool]], None]
 
 TABLE = ["reproduce", "steps", "--data", "digits", "--methods", "T=10", "T=30", "--threads", 1]
@@ -82,3 +84,18 @@ def test_another_method_trains_samples_and_is_evaluated(damc: Any, tmp_path: Pat
     assert wrong.code == 2 and "must be gaussian, got 'energy'" in wrong.err
     evaluated = damc("evaluate", run, "--features", "pixel-pca", "--n", 50, "--reconstruct", 20)
     assert evaluated.code == 0 and "MSE per pixel" in evaluated.out, evaluated.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("anomaly", "--digits", "x"), "--digits must be whole numbers, got 'x'"),
+        (("anomaly", "--seeds", "x"), "--seeds must be whole numbers, got 'x'"),
+        (("generation", "--data", "nope"), "data must be among digits, "),
+        (("capacity", "--data", "nope"), "data must be among digits, "),
+    ],
+)
+def test_values_that_cannot_be_are_one_sentence(damc: Any, words: Any, sentence: str) -> None:
+    done = damc("reproduce", *words)
+    (line,) = done.err.strip().splitlines()
+    assert done.code == 2 and sentence in line and "nope-small" not in line

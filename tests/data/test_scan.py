@@ -25,7 +25,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_corrupt_picture_is_refused_unless_it_is_skipped(mixed: Path) -> None:
-    with pytest.raises(BadInput, match=r"differ in size"):
+    with pytest.raises(BadInput, match=r"must be of one size"):
         load_images(mixed)
     images = load_images(mixed, size="auto", skip_corrupt=True)
     assert images.scan is not None and len(images) == 39

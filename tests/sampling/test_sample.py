@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import sys
 
 import numpy as np
@@ -131,13 +132,23 @@ def test_arviz_is_asked_for_in_one_sentence(draws: Draws, monkeypatch: pytest.Mo
         (lambda: sample(off_scale, 0), "dim must be a positive whole number, got 0"),
         (lambda: sample(off_scale, 2.0), "dim must be a positive whole number"),  # type: ignore[arg-type]
         (lambda: sample(off_scale, 2, n=0), "n must be a positive whole number"),
-        (lambda: sample(off_scale, 2, minutes=0), "must be positive"),
+        (lambda: sample(off_scale, 2, minutes=0), "minutes must be a positive number, got 0"),
         (lambda: sample(lambda z: z, 2), r"one value for each point, shape \(8,\)"),
         (lambda: sample(lambda z: z.sum(), 2), r"got shape \(\)"),
         (lambda: sample(lambda z: np.sum(z.numpy(), 1), 2), "in torch operations"),
         (lambda: sample(lambda z: z.detach().numpy().sum(1), 2), "must return a tensor"),
         (lambda: sample(lambda z: z @ torch.ones(3), 2), r"shape \(B, 2\) in torch operations"),
         (lambda: sample(lambda z: torch.zeros(len(z)), 2), "depend on its points"),
+        (lambda: sample(lambda z: z.sum(1) + 0j, 2), "must return real numbers, got"),
+        (lambda: sample(lambda z: -(z @ z), 2), "give torch.vmap"),
+        (lambda: sample(lambda z: -(z - z.mean(0)).square().sum(1), 2), "mix no points"),
+        (lambda: sample(lambda z: -z.square().sum(0), 8), "same value in every batch"),
+        (lambda: sample(lambda z: off_scale(z) + torch.randn(len(z)), 2), "no random numbers"),
+        (lambda: sample(torch.distributions.Gamma(2.0, 1.0), 1), "by support="),
+        (lambda: sample(off_scale, 2, seed=1.5), "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda: sample(off_scale, 2, seed=2**70), "seed must be a whole number"),
+        (lambda: sample(off_scale, 2, minutes="1"), "minutes must be a positive number"),  # type: ignore[arg-type]
+        (lambda: sample(off_scale, 2, gradients="x"), "gradients must be a positive number"),  # type: ignore[arg-type]
         (lambda: sample("density", 2), "callable"),
         (lambda: sample(off_scale, True), "dim must be a positive whole number, got True"),
         (lambda: sample(off_scale, 2, resume="draws"), "resume must be draws of an earlier call"),  # type: ignore[arg-type]
@@ -239,3 +250,37 @@ def test_the_sd_of_heavy_tails_is_found_by_weights() -> None:
     assert draws.log_weights.std() > 0.1 and 1000 < draws.ess <= 2000
     far = draws.samples.norm(dim=1) > 30
     assert float(draws.log_weights[far].max()) < 0 < int(far.sum())
+
+
+def test_numbers_of_numpy_are_numbers(draws: Draws) -> None:
+    again = sample(off_scale, np.int64(2), n=np.int64(2000), seed=np.int64(1))  # type: ignore[arg-type]
+    assert torch.equal(again.samples, draws.samples)
+
+
+def test_a_uniform_density_needs_no_gradient() -> None:
+    box = constraints.interval(-1.0, 3.0)
+    draws = sample(lambda x: torch.zeros(len(x)), 2, n=500, support=box)
+    assert draws.trusted
+    assert abs(draws.log_evidence - math.log(16)) < max(4 * draws.log_evidence_error, 0.02)
+
+
+def test_resuming_another_density_is_refused(draws: Draws) -> None:
+    with pytest.raises(BadInput, match="resume must be draws of the same log_prob and support"):
+        sample(lambda z: off_scale(z - 5), 2, n=100, resume=draws)
+    with pytest.raises(BadInput, match="resume must be draws of the same log_prob and support"):
+        sample(off_scale, 2, n=100, support=constraints.positive, resume=draws)
+
+
+def test_draws_are_short_to_print_and_can_be_compared_and_pickled(draws: Draws) -> None:
+    assert repr(draws).startswith("Draws(2,000 in 2 dimensions, trusted, ess ")
+    assert len(repr(draws)) < 400 and draws == draws and draws != sample(off_scale, 2, n=10)
+    again = pickle.loads(pickle.dumps(draws))  # noqa: S301 - made above
+    assert torch.equal(again.samples, draws.samples) and again.evidence is not None
+    local = sample(lambda z: off_scale(z), 2, n=10)
+    again = pickle.loads(pickle.dumps(local))  # noqa: S301 - made above
+    assert torch.equal(again.samples, local.samples) and again.evidence is None
+
+
+def test_fewer_draws_than_islands_are_one_chain() -> None:
+    pytest.importorskip("arviz")
+    assert sample(off_scale, 2, n=3).to_arviz().posterior["z"].shape == (1, 3, 2)

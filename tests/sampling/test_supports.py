@@ -108,6 +108,11 @@ def test_all_of_space_needs_no_support() -> None:
         (lambda: Support(constraints.corr_cholesky, 3), r"must have k\^2 coordinates"),
         (lambda: Support(constraints.interval(torch.zeros(3), torch.ones(3)), 2), "must fit 2"),
         (lambda: Support(constraints.simplex, 1), "leaves nothing to sample"),
+        (lambda: Support(constraints.lower_cholesky, 4), "one that torch.distributions.biject_to"),
+        (lambda: Support(constraints.interval(3.0, -1.0), 2), "lower end below its upper one"),
+        (lambda: Support(constraints.interval(1.0, 1.0), 2), "lower end below its upper one"),
+        (lambda: Support([(constraints.positive, "2")], 2), "must be .constraint, size."),
+        (lambda: Support([(constraints.positive, 3), (constraints.real, -1)], 2), "at least 1"),
         (lambda: as_support(Support(constraints.positive, 2), 3), "must have 3 coordinates"),
     ],
 )
