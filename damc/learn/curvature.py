@@ -7,6 +7,7 @@ __all__ = ["posterior_factor"]
 import torch
 from torch import Tensor
 
+from damc.errors import Diverged
 from damc.latent import LatentModel
 from damc.learn.processes import mean_of_all
 from damc.randomness import normal_like
@@ -27,6 +28,9 @@ def posterior_factor(
         z: points, ``(B, d)``, such as samples of posteriors.
         generator: source of all randomness.
         probes: how many e for each point.
+
+    Raises:
+        Diverged: if the decoder's derivatives are not finite.
     """
     z = z.detach().requires_grad_()
     image = model.decoder(z)
@@ -35,7 +39,11 @@ def posterior_factor(
         e = normal_like(image, generator, dim=0)
         (row,) = torch.autograd.grad(image, z, e, retain_graph=k < probes - 1)
         outer += row.mT @ row / (probes * len(z))
-    one = torch.eye(len(outer), dtype=torch.float64, device=z.device)
-    precision = one + mean_of_all(outer).double() / model.sigma**2
-    factor: Tensor = torch.linalg.cholesky(torch.linalg.inv(precision))
-    return factor.to(z)
+    one = torch.eye(len(outer), dtype=z.dtype, device=z.device)
+    precision = one + mean_of_all(outer) / model.sigma**2
+    if not bool(precision.isfinite().all()):
+        raise Diverged("the decoder's derivatives are not finite")
+    # With U U^T = precision, U upper triangular, U^-T is the factor: no inverse is formed.
+    upper = torch.linalg.cholesky(precision.flip(0, 1)).flip(0, 1)
+    factor: Tensor = torch.linalg.solve_triangular(upper, one, upper=True).mT
+    return factor

@@ -249,9 +249,9 @@ class DAMC(Learner):
             return self.warm_up(x, generator)
         if self.iteration == self.stages.begin or self.iteration in self._refits:
             self._fit_again(x, generator)
-        if self.target.center is not None:
-            chain = self.posterior_chain
-            chain.kernel = replace(chain.kernel, scale=self.target.center.factor)
+        chain, center = self.posterior_chain, self.target.center
+        if center is not None and chain.kernel.scale is not center.factor:
+            chain.kernel = replace(chain.kernel, scale=center.factor)
         metrics = algorithm_1(
             x,
             index,

@@ -23,7 +23,9 @@ from tests.devices.strict import DEVICE, Strict, strict_device
 
 READ = {
     "kernels.base:_check",  # once at the end of a chain: whether it is finite
-    "learn.starts:known",  # when scikit-learn fits a mixture to stored points, every 20 iterations
+    "learn.starts:known",  # when a mixture is fitted to stored points, at four iterations of a run
+    "learn.curvature:posterior_factor",  # at four iterations of a run: whether it is finite
+    "kernels.base:__post_init__",  # once for a preconditioner: whether it can be one
     "learn.rae:mixture",  # the density of the codes, fitted once when the decoder has learned
 }
 """Where the host may wait for a value."""

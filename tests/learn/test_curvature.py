@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from damc import LatentModel
+from damc import Diverged, LatentModel
 from damc.learn.curvature import posterior_factor
 
 
@@ -35,3 +36,10 @@ def test_a_decoder_that_says_nothing_leaves_the_prior() -> None:
     model, _ = linear_model(1e6)
     factor = posterior_factor(model, torch.zeros(2, 3).double(), None)
     torch.testing.assert_close(factor, torch.eye(3).double(), atol=1e-6, rtol=0)
+
+
+def test_derivatives_that_are_not_finite_are_told() -> None:
+    model, _ = linear_model(1.0)
+    nn.init.constant_(next(model.decoder.parameters()), torch.nan)
+    with pytest.raises(Diverged, match="the decoder's derivatives are not finite"):
+        posterior_factor(model, torch.zeros(2, 3).double(), None)

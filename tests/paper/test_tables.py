@@ -146,9 +146,8 @@ def test_capacity_and_steps_change_what_they_say() -> None:
 def test_momentum_and_speedups_change_what_they_say() -> None:
     preset = find_preset("mnist-5k-small")
     short = DAMC.from_preset(Steps().changed(preset, "T=10, underdamped"))
-    assert short.posterior_chain.kernel == Underdamped(
-        preset.recipe.posterior_step_size, 10, friction=10.0
-    )
+    step_size = preset.recipe.damc["posterior_step_size"]
+    assert short.posterior_chain.kernel == Underdamped(step_size, 10, friction=10.0)
     assert Steps().changed(preset, "T=10").recipe.posterior_kernel == "langevin"
     exact = Speedups().changed(preset, "exact").recipe
     assert (exact.start_solver, exact.start_steps, exact.posterior_steps) == ("ancestral", 100, 30)

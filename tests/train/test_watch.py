@@ -29,7 +29,7 @@ GARBAGE: list[tuple[dict[str, float], str]] = [
     ({"prior_step_size": 1e20}, "step_size must be at most 1e18, got 1e"),
     (
         {"warm_up_rate": 1e3, "warm_up": 0.9},
-        "black or white|gradient of the decoder is exactly zero",
+        "black or white|gradient of the decoder is exactly zero|decoder_gradient is inf",
     ),
     ({"energy_rate": 1e3}, "log-density is not finite|energy gap grows|improper"),
 ]
