@@ -110,8 +110,7 @@ def first_guess(
 ) -> Tensor:
     """z ~ q(z | x) by few steps and one posterior move: a detector infers thousands of images."""
     few: dict[str, Any] = {"solver": "multistep", "steps": 10}
-    start = lambda x, g: q.sample(x=x, generator=g, **few)  # noqa: E731
-    infer = _refined(model, start, step_size, 1, q.center)
+    infer = _refined(model, lambda x, g: q.sample(x=x, generator=g, **few), step_size, 1, q.center)
     return infer(x, None, False, generator)
 
 
