@@ -85,20 +85,6 @@ class GANSettings(OptimizerSettings):
     ema_rate: float = 0.005  # of the copy of the decoder that is used
     w_rate: float = 0.005  # of the average codes
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.r1_every < 1 or not self.r1 >= 0 or not self.discriminator_rate > 0:
-            raise BadInput(
-                "r1_every must be at least 1, r1 not negative and discriminator_rate positive, "
-                f"got {self.r1_every}, {self.r1} and {self.discriminator_rate}"
-            )
-        if not (0 < self.ema_rate <= 1 and 0 < self.w_rate <= 1):
-            raise BadInput(
-                f"ema_rate and w_rate must lie in (0, 1], got {self.ema_rate} and {self.w_rate}"
-            )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise BadInput(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
-
     @property
     def betas(self) -> tuple[float, float]:
         """Adam's."""

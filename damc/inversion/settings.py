@@ -6,7 +6,7 @@ __all__ = ["InversionSettings"]
 
 from dataclasses import dataclass
 
-from damc.errors import BadInput
+from damc.learn.settings import check_settings
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,4 @@ class InversionSettings:
     clip: float = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("updates", "ema_every", "horizon", "start_steps", "posterior_steps"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("encoder_iterations", "warmup_iterations", "code_weight", "image_weight"):
-            if getattr(self, name) < 0:
-                raise BadInput(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in (
-            "spread",
-            "adam_rate",
-            "encoder_rate",
-            "energy_rate",
-            "amortizer_rate",
-            "clip",
-        ):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"{name} must be positive, got {getattr(self, name)}")
-        if self.energy_penalty < 0 or not 0 <= self.p_uncond <= 1:
-            raise BadInput(
-                "energy_penalty must not be negative and p_uncond lies in [0, 1], "
-                f"got {self.energy_penalty} and {self.p_uncond}"
-            )
-        if self.sampler not in ("langevin", "adam"):
-            raise BadInput(f"sampler must be 'langevin' or 'adam', got {self.sampler!r}")
-        if self.condition not in ("gradient", "code"):
-            raise BadInput(f"condition must be 'gradient' or 'code', got {self.condition!r}")
-        if self.decay not in ("step", "cosine"):
-            raise BadInput(f"decay must be 'step' or 'cosine', got {self.decay!r}")
+        check_settings(self)

@@ -183,11 +183,7 @@ class DAMC(Learner):
     ) -> None:
         s = settings or DAMCSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
-        if amortizer.center is not None and (not s.store or s.prior_starts == "unconditional"):
-            raise BadInput(
-                "a centered amortizer has no q(z): store must be positive and prior_starts not "
-                f"'unconditional', got {s.store} and {s.prior_starts!r}"
-            )
+        _check_center(amortizer, s)
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
@@ -224,10 +220,8 @@ class DAMC(Learner):
         if self.prior_sampler is not None:
             add("prior_sampler", self.prior_sampler.parameters(), rate(s.store_rate))
         if s.warm_up:
-            encoder, center = amortizer.encoder, amortizer.center
-            if encoder is None or center is None:
-                raise BadInput("the amortizer must have a center to warm up, got none")
-            weights = [p for m in (model.decoder, encoder, center) for p in m.parameters()]
+            learned = (model.decoder, amortizer.encoder, amortizer.center)
+            weights = [p for m in learned if m is not None for p in m.parameters()]
             horizon = max(round(self.stages.begin / WARM_RATE), 1)
             add("autoencoder", weights, LearningRate(s.warm_up_rate, s.decay, horizon))
 
@@ -370,6 +364,27 @@ class DAMC(Learner):
         """z ~ q(z | x) by few steps, and a single posterior move."""
         step_size = self.settings.posterior_step_size
         return first_guess(self.model, self.amortizer, x, step_size, generator)
+
+
+def _check_center(q: Amortizer, s: DAMCSettings) -> None:
+    """Refuses settings that need a center where there is none, or a q(z) beside a center."""
+    if q.center is None:
+        if s.warm_up:
+            raise BadInput(
+                "the amortizer must have a center to warm up, got none: set centered, or warm_up "
+                "to 0"
+            )
+        return
+    if not s.store or s.prior_starts == "unconditional":
+        raise BadInput(
+            "a centered amortizer has no q(z): store must be positive and prior_starts not "
+            f"'unconditional', got {s.store} and {s.prior_starts!r}"
+        )
+    if s.p_uncond or s.unconditional == "both":
+        raise BadInput(
+            "a centered amortizer has no q(z): p_uncond must be 0 and unconditional 'share', "
+            f"got {s.p_uncond} and {s.unconditional!r}"
+        )
 
 
 class PaperDAMC(DAMC):

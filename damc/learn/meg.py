@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from damc.errors import BadInput
 from damc.learn.learner import Learner
 from damc.learn.parts import Metrics
 from damc.learn.processes import of_all_processes
@@ -37,11 +36,6 @@ class MEGSettings(OptimizerSettings):
     decoder_rate: float = 1e-4  # of the statistics network as well
     energy_rate: float = 1e-4
     beta2: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise BadInput(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
 
     @property
     def betas(self) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from damc.diffusion.sampling import SOLVERS
 from damc.errors import BadInput
 from damc.kernels.base import Kernel
 from damc.kernels.langevin import Langevin
@@ -127,6 +128,9 @@ _POSITIVE = {
     "amortizer_rate",
     "store_rate",
     "warm_up_rate",
+    "discriminator_rate",
+    "adam_rate",
+    "spread",
     "clip",
 }
 _COUNTS = {
@@ -153,6 +157,7 @@ _COUNTS = {
     "store_components",
     "store_updates",
     "warm_up_batch",
+    "r1_every",
 }
 _NOT_NEGATIVE = {
     "energy_penalty",
@@ -164,22 +169,34 @@ _NOT_NEGATIVE = {
     "score_penalty",
     "information",
     "gradient_penalty",
+    "r1",
+    "encoder_iterations",
+    "warmup_iterations",
+    "code_weight",
+    "image_weight",
 }
 _CHOICES = {
     "decay": ("step", "cosine"),
     "posterior_kernel": tuple(KERNELS),
+    "start_solver": ("ancestral", *SOLVERS),
     "unconditional": ("share", "both"),
     "prior_starts": ("conditional", "unconditional", "noise"),
     "regularizer": ("l2", "gradient", "spectral", "none"),
     "score": ("cross-entropy", "features"),
+    "sampler": ("langevin", "adam"),
+    "condition": ("gradient", "code"),
 }
 _SHARES = {
-    "p_uncond": True,
-    "alpha": True,
-    "first": False,
-    "dropout": False,
-    "warm_up": False,
-}  # may it be 1?
+    "p_uncond": "[0, 1]",
+    "alpha": "[0, 1]",
+    "first": "[0, 1)",
+    "dropout": "[0, 1)",
+    "warm_up": "[0, 1)",
+    "beta1": "[0, 1)",
+    "beta2": "[0, 1)",
+    "ema_rate": "(0, 1]",
+    "w_rate": "(0, 1]",
+}
 
 
 def check_settings(settings: Any) -> None:
@@ -201,9 +218,8 @@ def check_settings(settings: Any) -> None:
             raise BadInput(f"{name} must be at least 1, got {value}")
         if name in _NOT_NEGATIVE and not value >= 0:
             raise BadInput(f"{name} must not be negative, got {value}")
-        if name in _SHARES and not (0 <= value < 1 or (_SHARES[name] and value == 1)):
-            interval = "[0, 1]" if _SHARES[name] else "[0, 1)"
-            raise BadInput(f"{name} must lie in {interval}, got {value}")
+        if name in _SHARES and not _within(value, _SHARES[name]):
+            raise BadInput(f"{name} must lie in {_SHARES[name]}, got {value}")
         if name in _CHOICES and value not in _CHOICES[name]:
             names = " or ".join(map(repr, _CHOICES[name]))
             raise BadInput(f"{name} must be {names}, got {value!r}")
@@ -213,3 +229,9 @@ def check_settings(settings: Any) -> None:
             f"horizon must be at least 2, since stages are shares of it, got {settings.horizon}: "
             "give the number of iterations"
         )
+
+
+def _within(value: float, interval: str) -> bool:
+    """Whether a value lies in an interval from 0 to 1, written with its brackets."""
+    ends = {0: interval.startswith("["), 1: interval.endswith("]")}
+    return 0 < value < 1 or ends.get(value, False)

@@ -78,7 +78,7 @@ def test_colors_come_from_the_data(damc: Any, tmp_path: Path) -> None:
             ["mnist-5k", "--size", 16],
             "images must be at most 16x16, as the decoder makes them, got 28x28",
         ),
-        (["digits", "--size", 8, "--r1", -1], "r1 not negative"),
+        (["digits", "--size", 8, "--r1", -1], "r1 must not be negative"),
         (["digits", "--size", 8, "--batch", 0], "batch must be at least 1"),
         (["digits", "--size", 8, "--iterations", 0], "iterations"),
     ],

@@ -258,10 +258,10 @@ def test_it_learns_two_kinds_of_images() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"r1": -1.0}, "r1 not negative"),
+        ({"r1": -1.0}, "r1 must not be negative"),
         ({"r1_every": 0}, "r1_every must be at least 1"),
         ({"decoder_rate": 0.0}, "decoder_rate must be positive"),
-        ({"ema_rate": 2.0}, "ema_rate and w_rate must lie in"),
+        ({"ema_rate": 2.0}, "ema_rate must lie in"),
         ({"beta2": 1.0}, "beta2"),
         ({"decay": "never"}, "decay must be"),
     ],

@@ -263,8 +263,14 @@ def test_bad_input_is_one_sentence(problem: Problem, generator: torch.Generator)
     ):
         with pytest.raises(BadInput, match=match):
             invert(learner, x, **options)
-    with pytest.raises(BadInput, match="sampler must be"):
-        InversionSettings(sampler="hmc")
+    for change, match in (
+        ({"sampler": "hmc"}, "sampler must be 'langevin' or 'adam', got 'hmc'"),
+        ({"p_uncond": 1.5}, "p_uncond must lie in"),
+        ({"code_weight": -1.0}, "code_weight must not be negative"),
+        ({"spread": 0.0}, "spread must be positive"),
+    ):
+        with pytest.raises(BadInput, match=match):
+            replace(QUICK, **change)
     with torch.no_grad():
         problem.decoder.b.fill_(torch.inf)
     with pytest.raises(Diverged, match="not finite"):

@@ -186,6 +186,9 @@ def test_rates_fall_as_they_say() -> None:
         ({"prior_starts": "data"}, "prior_starts must be"),
         ({"p_uncond": 1.5}, "p_uncond must lie in"),
         ({"unconditional": "none"}, "unconditional must be"),
+        ({"start_solver": "euler"}, "start_solver must be 'ancestral' or 'ddim' or 'multistep'"),
+        ({"beta1": 1.0}, r"beta1 must lie in \[0, 1\), got 1.0"),
+        ({"ema_rate": 0.0}, r"ema_rate must lie in \(0, 1\], got 0.0"),
     ],
 )
 def test_bad_settings_are_one_clear_sentence(change: dict[str, Any], words: str) -> None:

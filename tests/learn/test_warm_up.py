@@ -114,6 +114,10 @@ def test_a_center_needs_a_q_of_its_own() -> None:
         make(replace(WARM, store=0))
     with pytest.raises(BadInput, match="got 100 and 'unconditional'"):
         make(replace(WARM, prior_starts="unconditional"))
+    with pytest.raises(BadInput, match="p_uncond must be 0 .* got 0.2 and 'share'"):
+        make(replace(WARM, p_uncond=0.2))
+    with pytest.raises(BadInput, match="got 0.0 and 'both'"):
+        make(replace(WARM, unconditional="both"))
 
 
 def test_the_last_iteration_has_chains_however_few_there_are() -> None:
