@@ -169,6 +169,11 @@ def open_detector(
         same = False
     else:
         learner = load_learner(path, place) if memory["network"] else None
+        if learner is None and "samples" in parameters:
+            raise BadInput(
+                "samples must be left out for a detector without a network, got "
+                f"{parameters['samples']}"
+            )
         detector = kind(**{**memory["parameters"], **parameters})
         detector.scaling_, detector.seed_ = scaling_from(memory["scaling"]), memory["seed"]
         if memory["features"] and detector.features is None:

@@ -52,10 +52,23 @@ class Convert:
         from damc.errors import BadInput
 
         if self.preset is not None:
+            if self.out is not None:
+                raise BadInput(
+                    f"--out must be left out with --preset, got {self.out}: --run names the folder"
+                )
             self._checkpoint(self.preset)
             return
-        if self.folder is not None:
-            raise BadInput("--run must come with --preset, which says what the checkpoint is of")
+        checkpoint = {
+            "--run": self.folder,
+            "--heldout": self.heldout,
+            "--set": self.settings or None,
+            "--data-root": self.data_root,
+        }
+        for option, value in checkpoint.items():
+            if value is not None:
+                raise BadInput(
+                    f"{option} must come with --preset, which says what the checkpoint is of"
+                )
         from damc.inversion.convert import convert
 
         done = convert(self.file, self.out)

@@ -7,7 +7,7 @@ __all__ = ["Invert", "TrainInversion"]
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from damc.cli.console import at_least_one, check_writable, device, say, shown, stopped, table
 from damc.cli.options import Option
@@ -152,8 +152,8 @@ class Invert:
     iterations: Annotated[int | None, Option("N")] = None
     """Iterations on each code; the method's number if not given."""
 
-    rate: Annotated[float, Option("R")] = 0.01
-    """Learning rate of Adam, in units of the codes' standard deviation."""
+    rate: Annotated[float | None, Option("R")] = None
+    """Learning rate of Adam, in units of the codes' standard deviation; 0.01 if not given."""
 
     samples: Annotated[int | None, Option("N")] = None
     """Posterior samples of each image, to show the uncertainty; 4 for damc if not given."""
@@ -189,17 +189,9 @@ class Invert:
         from damc.report.results import write_results
 
         # Everything that can be refused is, before learned parts are trained.
-        samples = self.samples
-        if samples is None:
-            samples = 4 if self.method == "damc" else 0
         at_least_one(n=self.n, batch=self.batch, train_iterations=self.train_iterations)
-        check_options(
-            self.method,
-            sampler=self.sampler,
-            iterations=self.iterations,
-            rate=self.rate,
-            samples=samples,
-        )
+        options = self._options()
+        check_options(self.method, **options)
         source = open_source(self.decoder, device(self.device))
         images = self._images(source)
         out = self.out or source.output_folder / self.method
@@ -223,10 +215,7 @@ class Invert:
             seed=self.seed,
             batch=self.batch,
             progress=sys.stderr.isatty(),
-            sampler=self.sampler,
-            iterations=self.iterations,
-            rate=self.rate,
-            samples=samples,
+            **options,
         )
         written = write_found(found, out)
         results = {
@@ -245,6 +234,22 @@ class Invert:
             say(f"{file}  {caption}")
         say(f"{path}  the table, and the numbers of every image")
 
+    def _options(self) -> dict[str, Any]:
+        """Options of `damc.inversion.methods.invert`."""
+        from damc.errors import BadInput
+
+        if self.rate is not None and self.sampler == "langevin":
+            raise BadInput(f"rate must be left out with --sampler langevin, got {self.rate}")
+        samples = self.samples
+        if samples is None:
+            samples = 4 if self.method == "damc" else 0
+        return {
+            "sampler": self.sampler,
+            "iterations": self.iterations,
+            "rate": 0.01 if self.rate is None else self.rate,
+            "samples": samples,
+        }
+
     def _images(self, source: Source) -> Subjects:
         """The images to invert; no sets for those that the decoder is to make."""
         from damc.errors import BadInput
@@ -252,8 +257,9 @@ class Invert:
 
         if self.decoder_images is None:
             return source.subjects(self.images, resize=self.resize, data_root=self.data_root)
-        if self.images:
-            raise BadInput("IMAGES must be left out with --decoder-images, got both")
+        if self.images or self.resize:
+            given = "IMAGES" if self.images else "--resize"
+            raise BadInput(f"{given} must be left out with --decoder-images, got both")
         if self.decoder_images < 1:
             raise BadInput(f"decoder-images must be at least 1, got {self.decoder_images}")
         return Subjects([], "the decoder's own images")

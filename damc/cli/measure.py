@@ -49,8 +49,8 @@ class Evaluate:
     likelihood: bool = False
     """Estimate log Z of the energy prior and log p(x) of unseen images by annealed SMC."""
 
-    likelihood_images: Annotated[int, Option("N")] = 100
-    """Unseen images whose log p(x) is estimated, the first."""
+    likelihood_images: Annotated[int | None, Option("N")] = None
+    """Unseen images whose log p(x) is estimated, the first, with --likelihood; 100 if not given."""
 
     no_floor: bool = False
     """Leave out the distance of the unseen images, which takes as long as that of a source."""
@@ -76,6 +76,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Measures, prints one table, writes it into ``RUN/evaluate`` and into the report."""
+        from damc.errors import BadInput
         from damc.tasks.evaluate import evaluate_run, find_features
         from damc.tasks.trained import Trained
 
@@ -85,6 +86,11 @@ class Evaluate:
             reconstruct=self.reconstruct,
             likelihood_images=self.likelihood_images,
         )
+        if self.likelihood_images is not None and not self.likelihood:
+            raise BadInput(
+                "likelihood-images must come with --likelihood, got "
+                f"{self.likelihood_images} without"
+            )
         features, missing = find_features(self.features, self.inception)
         if missing:
             say(f"note: {missing}")
@@ -101,7 +107,7 @@ class Evaluate:
             real=self.real,
             limit=self.reconstruct,
             floor=not self.no_floor,
-            likelihood=self.likelihood_images if self.likelihood else 0,
+            likelihood=(self.likelihood_images or 100) if self.likelihood else 0,
             decompose=self.decompose,
             seed=self.seed,
             progress=sys.stderr.isatty(),

@@ -23,7 +23,7 @@ class Models:
     """The model whose card to print."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Also write the table there, as results.json."""
+    """Also write the table there, as results.json; not with NAME."""
 
     def run(self) -> None:
         """Prints a row for each model, or a card."""
@@ -33,6 +33,8 @@ class Models:
         from damc.report.results import write_results
 
         if self.name is not None:
+            if self.out is not None:
+                raise BadInput(f"out must be left out with a NAME, got {self.out}")
             folder = packaged_folder(self.name)
             if folder is None:
                 known = ", ".join(packaged_names()) or "none"

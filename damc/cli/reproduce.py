@@ -6,7 +6,7 @@ __all__ = ["Reproduce"]
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,6 +89,7 @@ class Reproduce:
         from damc.paper.work import run_cells
 
         if self.table == "list":
+            self._check_list()
             say(table([[name, find_table(name).about] for name in TABLES]))
             return
         chosen = find_table(self.table)
@@ -133,6 +134,16 @@ class Reproduce:
             say(remarks)
         for path in files:
             say(str(path))
+
+    def _check_list(self) -> None:
+        """Refuses options that a list of the tables has no use for."""
+        from damc.errors import BadInput
+
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "table" and value != field.default:
+                name = field.name.replace("_", "-")
+                raise BadInput(f"--{name} must be left out with list, got {value}")
 
 
 def _report(cell: Cell, state: str) -> None:

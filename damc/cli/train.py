@@ -150,6 +150,11 @@ class Train:
 
         if self.preset is not None and self.named is not None and self.preset != self.named:
             raise BadInput(f"preset must be given once, got {self.preset} and {self.named}")
+        if self.module is not None and self.method is not None:
+            raise BadInput(
+                "method must be left out with --module, whose factory chooses it, got "
+                f"{self.method}"
+            )
         name = self.preset or self.named
         if name is not None:
             if self.size is not None:
@@ -179,6 +184,11 @@ class Train:
             )
         if self.heldout is not None:
             raise BadInput(f"heldout must be left out without a preset, got {self.heldout}")
+        if self.resize:
+            raise BadInput(
+                "resize must be left out without a preset, got it: images are brought to one size, "
+                "which --size chooses"
+            )
         preset, origin = plan(
             self.data,
             size=_size(self.size),
@@ -201,6 +211,8 @@ class Train:
             ("test_fraction", 0.1, begun.test_fraction),
             ("background", "white", begun.reading.background),
             ("value_range", None, begun.reading.value_range),
+            ("skip_corrupt", False, begun.reading.skip_corrupt),
+            ("resize", False, begun.resize),
         ):
             given = getattr(self, name)
             known[name] = (was if given == unless else given, was)

@@ -52,13 +52,17 @@ def prepare(
                 "encoder and vgg must be left out for an inversion run, which has its own, got "
                 f"{source.path}"
             )
+        _check_untrained(training, f"the inversion run {source.path}")
         return _learned(source.learner, method, source.path)
     assert source.decoder is not None
+    if method == "opt" and encoder is not None:
+        raise BadInput(f"encoder must be left out for the method opt, got {encoder}")
     given: dict[str, Any] = {
         "encoder": None if encoder is None else load_style_encoder(encoder),
         "vgg": None if vgg is None else load_vgg16(vgg),
     }
     if method == "opt" or (method == "enc" and encoder is not None):
+        _check_untrained(training, f"the method {method}")
         networks = InversionNetworks.describe(source.decoder, source.shape, **given)
         device = source.decoder.truncation.w_avg.device
         problem = networks.problem(source.decoder, given["vgg"]).to(device)
@@ -85,6 +89,15 @@ def prepare(
     on_train(folder)
     learner = train_inversion(source, folder, **given, seed=seed, **training)
     return _learned(learner, method, folder)
+
+
+def _check_untrained(training: dict[str, Any], what: str) -> None:
+    """Refuses a number of iterations where nothing has to be trained."""
+    if training.get("iterations") is not None:
+        raise BadInput(
+            f"train-iterations must be left out for {what}, which trains nothing, got "
+            f"{training['iterations']}"
+        )
 
 
 def _learned(learner: Inversion, method: str, folder: Path) -> Inversion:

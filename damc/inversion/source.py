@@ -14,7 +14,7 @@ from damc.errors import BadInput
 from damc.inversion.gan import GAN
 from damc.inversion.learner import Inversion
 from damc.inversion.stylegan import StyleDecoder, load_style_decoder, style_sizes
-from damc.tasks.trained import Subjects
+from damc.tasks.trained import Subjects, check_resize
 from damc.train.loading import load
 from damc.train.origin import Origin, recall
 from damc.train.run import Run
@@ -79,6 +79,7 @@ class Source:
         if paths:
             origin = Origin("", self.shape, resize=resize, root=data_root)
             return Subjects(origin.load(tuple(paths)), "the images given")
+        check_resize(resize)
         known = self.origin(data_root)
         if known is None:
             raise BadInput(f"images must be given for {self.path}, which does not name its own")

@@ -233,5 +233,5 @@ def check_settings(settings: Any) -> None:
 
 def _within(value: float, interval: str) -> bool:
     """Whether a value lies in an interval from 0 to 1, written with its brackets."""
-    ends = {0: interval.startswith("["), 1: interval.endswith("]")}
-    return 0 < value < 1 or ends.get(value, False)
+    above = value >= 0 if interval.startswith("[") else value > 0
+    return above and (value <= 1 if interval.endswith("]") else value < 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Subjects", "Trained", "image_shape"]
+__all__ = ["Subjects", "Trained", "check_resize", "image_shape"]
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -95,11 +95,18 @@ class Trained:
             known = self.origin or Origin("", image_shape(self.run), root=self.data_root)
             origin = replace(known, resize=resize or known.resize)
             return Subjects(origin.load(tuple(map(Path, paths))), "the images given")
+        check_resize(resize)
         if self.unseen is None:
             raise BadInput(
                 f"images must be given for {self.run.path}, which was trained from Python"
             )
         return Subjects([self.unseen.images], self.unseen.kind, self.unseen.note)
+
+
+def check_resize(resize: bool) -> None:
+    """Refuses to resize a run's own images, which have its size."""
+    if resize:
+        raise BadInput("resize must be left out without IMAGES: a run's own images have its size")
 
 
 def image_shape(run: Run) -> tuple[int, int, int]:

@@ -112,6 +112,8 @@ def test_a_detector_without_a_network_is_used_alike_and_twice(
     one = damc("detect", tmp_path / "run", pictures, "--score", "gradients", "--out", tmp_path)
     assert one.code == 2 and "give normal images" in one.err
     AnomalyDetector().fit(np.random.default_rng(0).normal(size=(30, 3))).save(tmp_path / "rows")
+    drawn = damc("detect", tmp_path / "run", pictures, "--samples", 3)
+    assert drawn.code == 2 and "samples must be left out" in drawn.err and "got 3" in drawn.err
     refused = damc("detect", tmp_path / "rows", pictures)
     assert refused.code == 2 and "detector of vectors" in refused.err
 

@@ -106,6 +106,11 @@ def test_a_gan_run_is_trained_for_if_need_be(damc: Any, gan: Path, tmp_path: Pat
         (["--method", "enc", "--sampler", "langevin"], "sampler must be 'adam'"),
         (["--rate", 0], "rate must be positive"),
         (["--iterations", -5], "iterations must be at least 0, got -5"),
+        (["--sampler", "langevin", "--rate", 0.1], "rate must be left out with --sampler langevin"),
+        (["--resize"], "resize must be left out without IMAGES"),
+        (["--decoder-images", 2, "--resize"], "--resize must be left out with --decoder-images"),
+        (["--method", "opt", "--train-iterations", 3], "for the method opt, which trains nothing"),
+        (["--method", "opt", "--encoder", "e.pth"], "encoder must be left out for the method opt"),
         (["--n", 0], "n must be at least 1, got 0"),
         (["--batch", 0], "batch must be at least 1, got 0"),
         (["--train-iterations", 3], "train-iterations must be more than 1000"),
@@ -131,6 +136,7 @@ def test_bad_input_is_one_sentence(damc: Any, gan: Path, trained: Path, tmp_path
         damc(*words, "--method", "enc", "--samples", 3), "must be damc to draw posterior samples"
     )
     refused(damc(*words, "--decoder-images", 0), "at least 1")
+    refused(damc(*words, "--train-iterations", 9), "which trains nothing, got 9")
     refused(
         damc(*words, "--vgg", "vgg16.pth"), "encoder and vgg must be left out for an inversion run"
     )

@@ -255,6 +255,12 @@ def test_options_that_a_run_was_not_begun_with_are_refused(damc: Any, run: Path)
         refused(damc("train", "--run", run, option, value), "must be that of the run", str(value))
 
 
+def test_flags_that_a_run_was_not_begun_with_are_refused(damc: Any, trained: Any) -> None:
+    for flag in ("--skip-corrupt", "--resize"):
+        done = damc("train", "--run", trained.folder, flag)
+        refused(done, "must be that of the run", "False, got True")
+
+
 @pytest.mark.parametrize("option", [("--max-minutes", -1), ("--tensorboard",)])
 def test_a_refused_training_leaves_no_run(damc: Any, tmp_path: Path, option: tuple[Any]) -> None:
     if option == ("--tensorboard",) and importlib.util.find_spec("tensorboard") is not None:
