@@ -26,6 +26,7 @@ class _Scaled(Table):
         {"scale", "data", "methods", "minutes", "iterations", "images", "features", "inception"}
     )
     measures: ClassVar[tuple[Measure, ...]] = MEASURES
+    method: ClassVar[str] = "damc"
     values: ClassVar[tuple[str, ...]]
 
     def changed(self, preset: Preset, row: str) -> Preset:
@@ -43,6 +44,7 @@ class _Scaled(Table):
             given = options.iterations is not None or options.minutes is not None
             plan: dict[str, Any] = {
                 "preset": preset.name,
+                "method": self.method,
                 "iterations": options.iterations if given else preset.iterations,
                 "minutes": options.minutes,
                 "images": options.images or _IMAGES,
@@ -59,7 +61,7 @@ class _Scaled(Table):
         images = load_images(preset.data, root=options.data_root)
         unseen = load_images(preset.data, root=options.data_root, split="test")
         budget = Budget(cell.plan["iterations"], cell.plan["minutes"])
-        learner, took = train(preset, "damc", images, folder, budget, seed=cell.seed)
+        learner, took = train(preset, self.method, images, folder, budget, seed=cell.seed)
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
         return {**took, **quality.of(learner, cell.seed)}
@@ -71,6 +73,7 @@ class _Scaled(Table):
 class Capacity(_Scaled):
     """The width of the denoiser, in multiples of the preset's."""
 
+    method: ClassVar[str] = "damc-paper"  # whose q(z) is that denoiser on small presets, too
     name: ClassVar[str] = "capacity"
     about: ClassVar[str] = "the amortizer's width from a quarter to four times (appendix)"
     values: ClassVar[tuple[str, ...]] = ("f=1/4", "f=1/2", "f=1", "f=2", "f=4")
@@ -125,6 +128,7 @@ class Steps(_Scaled):
 class Speedups(_Scaled):
     """Algorithm 1 as in the paper, and variants with fewer network evaluations."""
 
+    method: ClassVar[str] = "damc-paper"
     name: ClassVar[str] = "speedups"
     about: ClassVar[str] = "quality with cheaper starts, encoder passes and chains"
     exact: ClassVar[dict[str, Any]] = {
@@ -147,6 +151,5 @@ class Speedups(_Scaled):
         for name, change in self.changes.items():
             if row in (name, "all three"):
                 settings |= change
-        others = {k: v for k, v in preset.recipe.damc.items() if k not in settings}
-        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None, damc=others)
+        recipe = replace(preset.recipe, **settings, warm_posterior_steps=None)
         return replace(preset, recipe=recipe)

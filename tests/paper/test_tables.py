@@ -211,8 +211,21 @@ def test_rows_of_chain_lengths_come_before_what_damc_does_of_its_own() -> None:
     assert DAMC.from_preset(preset, posterior_steps=7).settings.posterior_steps == 7
     changed = DAMC.from_preset(Steps().changed(preset, "T=50"))
     assert changed.settings.posterior_steps == 50 and changed.settings.decoder_updates == 2
-    exact = DAMC.from_preset(Speedups().changed(preset, "exact"))
+    exact = PaperDAMC.from_preset(Speedups().changed(preset, "exact"))
     assert exact.settings.posterior_steps == 30 and exact.settings.encoder_updates is None
+
+
+@pytest.mark.parametrize("name", ["svhn-small", "mnist-5k-small", "svhn"])
+def test_speedups_are_those_of_the_paper_s_algorithm(name: str) -> None:
+    """On small presets damc has other chains and updates, and a q(z) beside the amortizer."""
+    preset = find_preset(name)
+    for row in Speedups.values:
+        changed = Speedups().changed(preset, row)
+        settings = METHODS[Speedups.method].settings_from(changed.recipe)
+        assert settings.updates == 6, row  # of "encoder in 1 of 6 updates"
+        assert settings.posterior_steps == (10 if row[-4:] in ("oves", "hree") else 30), row
+        assert not (settings.warm_up or settings.centered), row
+    assert METHODS[Capacity.method].settings_from(preset.recipe).store == 0
 
 
 def test_other_processes_cost_a_cell_no_iterations() -> None:
