@@ -118,7 +118,6 @@ def invert(
     rate: float = 0.01,
     candidates: int = 4,
     samples: int = 0,
-    sample_steps: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Inverted:
     """Finds codes from which the decoder makes given images.
@@ -132,8 +131,8 @@ def invert(
         rate: Adam's step in standardized codes.
         candidates: draws of q(z | x) from which "damc" starts at the one that fits best; they cost
             one pass of the decoder each, without a gradient.
-        samples: how many posterior samples to draw for each image, 0 or at least 2 ("damc").
-        sample_steps: Langevin moves of each of them; the run's own T by default.
+        samples: how many posterior samples to draw for each image, 0 or at least 2 ("damc"), each
+            by T Langevin moves of the run.
         generator: source of all randomness.
 
     Raises:
@@ -171,7 +170,7 @@ def invert(
         raise Diverged(f"the codes or images that {method} found are not finite")
     drawn = shown = None
     if samples and learner is not None:
-        moves = learner.settings.posterior_steps if sample_steps is None else sample_steps
+        moves = learner.settings.posterior_steps
         seen = learner.look(x)
         chains = [
             learner.chain(x, learner.start(seen, generator=generator), moves, generator=generator)

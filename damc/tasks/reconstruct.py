@@ -100,7 +100,7 @@ def reconstruct(
             break
         left -= len(index)
         x = held.batch(index)
-        y = _decoded(learner, x.to(device), steps, generator).cpu()
+        y = learner.reconstruct(x.to(device), steps=steps, generator=generator).cpu()
         if not bool(torch.isfinite(y).all()):
             raise Diverged("reconstructions are not finite")
         y = y.clamp(-1, 1)
@@ -159,16 +159,6 @@ def reconstruct_run(
         f"the first {len(found.x)}, originals above": picture,
         "the table, and the error of each image": write_results(folder, results),
     }
-
-
-@torch.no_grad()
-def _decoded(learner: Learner, x: Tensor, steps: int | None, generator: torch.Generator) -> Tensor:
-    """Reconstructions, of the shape of x; with `steps` posterior moves if they are given."""
-    if steps is None or learner.model is None:
-        return learner.reconstruct(x, generator=generator)
-    options: dict[str, Any] = {"steps": steps}  # what inference by chains takes
-    y: Tensor = learner.model.decoder(learner.infer(x, generator=generator, **options))
-    return y
 
 
 def _bar(places: list[tuple[Images, int]], show: bool) -> Any:
