@@ -157,58 +157,16 @@ def distill(
     Raises:
         Diverged: when a chain or the loss is no longer finite.
     """
-    if iterations < 1 or updates < 1 or batch < 1:
-        raise BadInput(
-            "iterations, updates and batch must be at least 1, "
-            f"got {iterations}, {updates} and {batch}"
-        )
-    if not 0 <= fresh <= 1:
-        raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
-    if candidates < 1 or proposals < 0:
-        raise BadInput(
-            "candidates must be at least 1 and proposals not negative, "
-            f"got {candidates} and {proposals}"
-        )
-    if minutes is not None and not minutes > 0:
-        raise BadInput(f"minutes must be positive, got {minutes}")
-    if pairs is not None and (contexts is not None or starts is not None):
-        raise BadInput("pairs hold contexts and starts: give them alone")
-    if starts is not None and (starts.ndim != 2 or starts.shape[1] != q.dim or not len(starts)):
-        raise BadInput(f"starts must have shape (N, {q.dim}), got {tuple(starts.shape)}")
-    if contexts is None and pairs is None and q.encoder is not None:
-        raise BadInput("this amortizer has a context: give distill the contexts to learn from")
-    if pairs is not None and q.encoder is None:
-        raise BadInput("pairs must be given to an amortizer with a context, got one without")
+    _check_numbers(iterations, updates, batch, fresh, candidates, proposals, minutes)
+    _check_sources(q, contexts, pairs, starts)
     from tqdm.auto import tqdm
 
     average = EMA(q, ema)
-    weights = [p for p in q.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        weights, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay
-    )
-    begun, seconds = time.monotonic(), math.inf if minutes is None else 60 * minutes
-
-    def passed(update: int) -> float:
-        """The share of the updates or of the time that has passed."""
-        return min(1.0, max(update / (iterations * updates), (time.monotonic() - begun) / seconds))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda update: (1 + math.cos(math.pi * passed(update))) / 2
-    )
+    descent = _Descent(q, iterations * updates, learning_rate, weight_decay, clip, minutes)
     batches = batches_of(contexts, pairs, batch, q.dim, generator)
     device = q.denoiser.fourier.device
     history = History()
     state: State | None = None
-    total = torch.zeros((), device=device)
-
-    def descend(loss: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(weights, clip)
-        optimizer.step()
-        schedule.step()
-        total.add_(loss.detach())
-        return norm
 
     bar = tqdm(range(iterations), desc="distill", disable=not progress)
     for k in bar:
@@ -231,13 +189,12 @@ def distill(
         if k == 0 and q.standardize is not None:
             q.standardize.fit(state.z if starts is None else starts)
 
-        total.zero_()
         amortizer_step(
-            q, state.z, x, step=descend, updates=updates, p_uncond=p_uncond, generator=generator
+            q, state.z, x, step=descent, updates=updates, p_uncond=p_uncond, generator=generator
         )
         average.update()
 
-        mean = float(total) / updates
+        mean = descent.take_loss() / updates
         if not mean < float("inf"):
             raise Diverged(f"the amortizer's loss is {mean} at iteration {k}")
         history.loss.append(mean)
@@ -247,7 +204,106 @@ def distill(
         bar.set_postfix(loss=f"{mean:.3f}", moved=f"{history.displacement[-1]:.2f}")
         if callback is not None:
             callback(k, average.module)
-        if passed(0) == 1:
+        if descent.out_of_time:
             break
     q.load_state_dict(average.module.state_dict())
     return history
+
+
+class _Descent:
+    """AdamW steps of an amortizer; the learning rate falls to zero along a cosine.
+
+    Args:
+        q: the amortizer.
+        updates: steps in all.
+        learning_rate, weight_decay: of AdamW.
+        clip: largest norm of a gradient.
+        minutes: after which the learning rate is zero, whatever is left of the steps.
+    """
+
+    def __init__(
+        self,
+        q: Amortizer,
+        updates: int,
+        learning_rate: float,
+        weight_decay: float,
+        clip: float,
+        minutes: float | None,
+    ) -> None:
+        self.updates, self.clip = updates, clip
+        self.begun, self.seconds = time.monotonic(), math.inf if minutes is None else 60 * minutes
+        self.weights = [p for p in q.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.weights, lr=learning_rate, betas=(0.9, 0.999), weight_decay=weight_decay
+        )
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda update: (1 + math.cos(math.pi * self._passed(update))) / 2
+        )
+        self.total = torch.zeros((), device=q.denoiser.fourier.device)
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        """One step down a loss; returns the norm of the gradient."""
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.weights, self.clip)
+        self.optimizer.step()
+        self.schedule.step()
+        self.total.add_(loss.detach())
+        return norm
+
+    def take_loss(self) -> float:
+        """The sum of the losses since it was last taken."""
+        total = float(self.total)
+        self.total.zero_()
+        return total
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the minutes are over."""
+        return self._passed(0) == 1
+
+    def _passed(self, update: int) -> float:
+        """The share of the steps or of the time that has passed."""
+        elapsed = (time.monotonic() - self.begun) / self.seconds
+        return min(1.0, max(update / self.updates, elapsed))
+
+
+def _check_numbers(
+    iterations: int,
+    updates: int,
+    batch: int,
+    fresh: float,
+    candidates: int,
+    proposals: int,
+    minutes: float | None,
+) -> None:
+    if iterations < 1 or updates < 1 or batch < 1:
+        raise BadInput(
+            "iterations, updates and batch must be at least 1, "
+            f"got {iterations}, {updates} and {batch}"
+        )
+    if not 0 <= fresh <= 1:
+        raise BadInput(f"fresh must lie in [0, 1], got {fresh}")
+    if candidates < 1 or proposals < 0:
+        raise BadInput(
+            "candidates must be at least 1 and proposals not negative, "
+            f"got {candidates} and {proposals}"
+        )
+    if minutes is not None and not minutes > 0:
+        raise BadInput(f"minutes must be positive, got {minutes}")
+
+
+def _check_sources(
+    q: Amortizer,
+    contexts: Iterable[Tensor] | Tensor | None,
+    pairs: Pairs | None,
+    starts: Tensor | None,
+) -> None:
+    if pairs is not None and (contexts is not None or starts is not None):
+        raise BadInput("pairs hold contexts and starts: give them alone")
+    if starts is not None and (starts.ndim != 2 or starts.shape[1] != q.dim or not len(starts)):
+        raise BadInput(f"starts must have shape (N, {q.dim}), got {tuple(starts.shape)}")
+    if contexts is None and pairs is None and q.encoder is not None:
+        raise BadInput("this amortizer has a context: give distill the contexts to learn from")
+    if pairs is not None and q.encoder is None:
+        raise BadInput("pairs must be given to an amortizer with a context, got one without")
