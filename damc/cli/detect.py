@@ -9,10 +9,15 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from damc.cli.console import device, say, table
 from damc.cli.options import Option
+
+if TYPE_CHECKING:
+    from damc.anomaly.detect import Detection
+    from damc.anomaly.detector import AnomalyDetector
+    from damc.data import Images
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,36 @@ class Detect:
         """Scores, prints the ends, writes ``scores.csv``, pictures, ``report.html`` and
         ``results.json``."""
         from damc.anomaly.detect import detect, draw_pictures, names_of
-        from damc.data.pictures import check_apart
-        from damc.errors import BadInput
         from damc.report.page import Section, write_report
         from damc.report.results import write_results
-        from damc.train.origin import Origin
+
+        self._check()
+        start = time.monotonic()
+        detector, sets = self._open()
+        out = self.out or _free(self.folder)
+        out.mkdir(parents=True, exist_ok=True)
+        partial = out / "scores.partial"
+        found = detect(detector, sets, names_of(self.images, sets), partial)
+        file = found.write_csv(out / "scores.csv")
+        pictures = draw_pictures(detector, sets, found, out, self.n)
+        results = self._results(detector, found)
+        results["seconds"] = round(time.monotonic() - start, 2)
+        path = write_results(out, results)
+        page = write_report(
+            out / "report.html", "Anomalies", [Section("Detection", "", results, pictures)]
+        )
+        partial.unlink()  # everything is written: the same command begins anew
+        self._show(detector, found)
+        say(f"{file}  every image with its score")
+        for caption, picture in pictures.items():
+            say(f"{picture}  {caption.lower()}")
+        say(f"{page}  all of it")
+        say(f"{path}  the summary")
+
+    def _check(self) -> None:
+        """Refuses what cannot be, before anything slow is imported."""
+        from damc.data.pictures import check_apart
+        from damc.errors import BadInput
 
         if not self.images:
             raise BadInput("IMAGES must name at least one picture, folder or file, got none")
@@ -90,18 +120,21 @@ class Detect:
         if self.out is not None:
             for images in self.images:
                 check_apart("out", self.out, images)
-        start = time.monotonic()
+
+    def _open(self) -> tuple[AnomalyDetector, list[Images]]:
+        """The detector, and the images to score."""
+        from damc.train.origin import Origin
+
+        origin = Origin("", _shape(self.folder), resize=self.resize, root=self.data_root)
+        sets = origin.load(self.images, keep=False)  # there may be very many
+
+        from damc.anomaly.detector import AnomalyDetector  # slow to import: after bad input is out
+
         given: dict[str, Any] = {
             "quantile": self.quantile,
             "score_kind": None if self.score == "auto" else self.score,
             "samples": self.samples,
         }
-        shape = _shape(self.folder)
-        origin = Origin("", shape, resize=self.resize, root=self.data_root)
-        sets = origin.load(self.images, keep=False)  # there may be very many
-
-        from damc.anomaly.detector import AnomalyDetector  # slow to import: after bad input is out
-
         detector = AnomalyDetector.from_run(
             self.folder,
             None if self.normal is None else origin.load((self.normal,))[0],
@@ -110,14 +143,11 @@ class Detect:
             verbose=sys.stderr.isatty(),
             **{name: value for name, value in given.items() if value is not None},
         )
-        out = self.out or _free(self.folder)
-        out.mkdir(parents=True, exist_ok=True)
-        partial = out / "scores.partial"
-        found = detect(detector, sets, names_of(self.images, sets), partial)
-        file = found.write_csv(out / "scores.csv")
-        pictures = draw_pictures(detector, sets, found, out, self.n)
+        return detector, sets
+
+    def _results(self, detector: AnomalyDetector, found: Detection) -> dict[str, Any]:
         anomalies = int(found.anomalous.sum())
-        results = {
+        return {
             "run": str(self.folder),
             "iteration": None if detector.learner_ is None else detector.learner_.iteration,
             "score": [part.name for part in detector.parts_],
@@ -130,13 +160,10 @@ class Detect:
             "anomalies": anomalies,
             "share": anomalies / len(found.names),
             "most_anomalous": [found.names[i] for i in found.order[: self.n]],
-            "seconds": round(time.monotonic() - start, 2),
         }
-        path = write_results(out, results)
-        page = write_report(
-            out / "report.html", "Anomalies", [Section("Detection", "", results, pictures)]
-        )
-        partial.unlink()  # everything is written: the same command begins anew
+
+    def _show(self, detector: AnomalyDetector, found: Detection) -> None:
+        """Prints the most anomalous images, and how many lie above the threshold."""
         rows = [
             [
                 found.names[i],
@@ -149,15 +176,10 @@ class Detect:
         say(table(rows, ["most anomalous first", "score", "p-value", "anomaly"]))
         say()
         say(
-            f"{anomalies:,} of {len(found.names):,} images score above {found.threshold:.4g}, as "
-            f"do {100 * (1 - detector.quantile):.2g} % of {len(detector.normal_scores_):,} normal "
-            "ones"
+            f"{int(found.anomalous.sum()):,} of {len(found.names):,} images score above "
+            f"{found.threshold:.4g}, as do {100 * (1 - detector.quantile):.2g} % of "
+            f"{len(detector.normal_scores_):,} normal ones"
         )
-        say(f"{file}  every image with its score")
-        for caption, picture in pictures.items():
-            say(f"{picture}  {caption.lower()}")
-        say(f"{page}  all of it")
-        say(f"{path}  the summary")
 
 
 def _free(folder: Path) -> Path:
