@@ -30,7 +30,7 @@ from damc.learn.learner import Learner
 from damc.learn.ncp import contrast
 from damc.learn.optimizers import LearningRate
 from damc.learn.parts import Chain, Metrics, decoder_step
-from damc.learn.settings import KERNELS, ChainSettings
+from damc.learn.settings import ChainSettings
 from damc.learn.starts import NoiseStarts, standard_normal
 from damc.nets import mlp_energy
 from damc.nets.networks import Networks
@@ -98,10 +98,9 @@ class AdaptiveCE(Learner):
         self.ratios: Ratios
         object.__setattr__(self, "ratios", ratios)  # a second name, not a second submodule
         starts = NoiseStarts(model.latent_dim)
-        posterior = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
         prior = Langevin(s.prior_step_size, s.prior_steps)
         self.chains = {
-            "posterior": Chain(starts, posterior, model.posterior),
+            "posterior": Chain(starts, s.posterior_moves, model.posterior),
             "prior": Chain(starts, prior, model.prior_of),
         }
         add = partial(self.optimizers.add, betas=s.betas)

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from damc.amortize import EMA, Amortizer
 from damc.errors import BadInput
-from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel, check_encoder
 from damc.learn.curvature import posterior_factor
 from damc.learn.learner import Learner
@@ -41,7 +40,6 @@ from damc.learn.parts import (
 from damc.learn.presets import Recipe
 from damc.learn.prior import RefinedMixture
 from damc.learn.settings import (
-    KERNELS,
     AmortizerSettings,
     ChainSettings,
     PriorSettings,
@@ -192,35 +190,29 @@ class DAMC(Learner):
             RefinedMixture(model.latent_dim, s.store_components) if s.store else None
         )
 
-        self.posterior_chain = Chain(
-            AmortizedStarts(self.target, s.start_solver, s.start_steps),
-            KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps),
-            model.posterior,
-        )
-        self.prior_chain = Chain(
-            AmortizedStarts(self.target, s.start_solver, s.start_steps, conditional=False),
-            Langevin(s.prior_step_size, s.prior_steps),
-            model.prior_of,
-        )
-        add = partial(self.optimizers.add, betas=s.betas)
+        starts = partial(AmortizedStarts, self.target, s.start_solver, s.start_steps)
+        self.posterior_chain = Chain(starts(), s.posterior_moves, model.posterior)
+        self.prior_chain = Chain(starts(conditional=False), s.prior_moves, model.prior_of)
         self.stages = Stages(s.warm_up, s.horizon)
         begin = self.stages.begin
         chains = s.horizon - begin
         self._refits = {begin + int(share * chains) for share in REFITS if chains >= REFIT_FROM}
+        self._add_optimizers()
+
+    def _add_optimizers(self) -> None:
+        """Those of the chains' stage; with a warm-up, that of the auto-encoder beside them."""
+        s, model, q = self.settings, self.model, self.amortizer
+        add = partial(self.optimizers.add, betas=s.betas)
         rate = partial(self.stages.rate, decay=s.decay, stage=2)
         add("decoder", model.decoder.parameters(), rate(s.decoder_rate))
         if model.prior.energy is not None:
             add("energy", model.prior.energy.parameters(), rate(s.energy_rate))
-        add(
-            "amortizer",
-            amortizer.parameters(),
-            rate(s.amortizer_rate),
-            weight_decay=s.amortizer_weight_decay,
-        )
+        decay = s.amortizer_weight_decay
+        add("amortizer", q.parameters(), rate(s.amortizer_rate), weight_decay=decay)
         if self.prior_sampler is not None:
             add("prior_sampler", self.prior_sampler.parameters(), rate(s.store_rate))
         if s.warm_up:
-            learned = (model.decoder, amortizer.encoder, amortizer.center)
+            learned = (model.decoder, q.encoder, q.center)
             weights = [p for m in learned if m is not None for p in m.parameters()]
             horizon = max(round(self.stages.begin / WARM_RATE), 1)
             add("autoencoder", weights, LearningRate(s.warm_up_rate, s.decay, horizon))

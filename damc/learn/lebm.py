@@ -16,11 +16,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step, energy_step
-from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
+from damc.learn.settings import ChainSettings, PriorSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts, batch_places
 from damc.nets.networks import Networks
 
@@ -65,11 +64,10 @@ class LEBM(Learner):
     ) -> None:
         s = settings or LEBMSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
-        posterior = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
-        prior, d = Langevin(s.prior_step_size, s.prior_steps), model.latent_dim
+        d = model.latent_dim
         self.chains = {
-            "posterior": Chain(NoiseStarts(d), posterior, model.posterior),
-            "prior": Chain(self.prior_starts(d), prior, model.prior_of),
+            "posterior": Chain(NoiseStarts(d), s.posterior_moves, model.posterior),
+            "prior": Chain(self.prior_starts(d), s.prior_moves, model.prior_of),
         }
         add = partial(self.optimizers.add, betas=s.betas)
         add("decoder", model.decoder.parameters(), s.learning_rate(s.decoder_rate))

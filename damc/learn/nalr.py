@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from damc.amortize import Amortizer
-from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.damc import VANILLA_STEPS
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step, energy_step, sampler_step
-from damc.learn.settings import KERNELS, ChainSettings, PriorSettings
+from damc.learn.settings import ChainSettings, PriorSettings
 from damc.learn.sources import (
     Draw,
     Infer,
@@ -96,11 +95,10 @@ class NALR(Learner):
         super().__init__(s, networks, model)
         self.amortizer = amortizer
         self.stages = Stages(s.first, s.horizon)
-        posterior = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
-        prior, d = Langevin(s.prior_step_size, s.prior_steps), model.latent_dim
+        d = model.latent_dim
         self.chains = {
-            "posterior": Chain(PersistentStarts(d), posterior, model.posterior),
-            "prior": Chain(NoiseStarts(d), prior, model.prior_of),
+            "posterior": Chain(PersistentStarts(d), s.posterior_moves, model.posterior),
+            "prior": Chain(NoiseStarts(d), s.prior_moves, model.prior_of),
         }
         add, rate = partial(self.optimizers.add, betas=s.betas), self.stages.rate
         add("decoder", model.decoder.parameters(), rate(s.decoder_rate, s.decay, 1))

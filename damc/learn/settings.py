@@ -79,6 +79,11 @@ class ChainSettings(ModelSettings):
     posterior_kernel: str = "langevin"  # "underdamped": with momentum, for fewer moves
     decoder_updates: int = 1  # gradient steps of the decoder on the same posterior samples
 
+    @property
+    def posterior_moves(self) -> Kernel:
+        """How posterior chains move."""
+        return KERNELS[self.posterior_kernel](self.posterior_step_size, self.posterior_steps)
+
 
 @dataclass(frozen=True)
 class PriorSettings(ModelSettings):
@@ -90,6 +95,11 @@ class PriorSettings(ModelSettings):
     energy_penalty: float = 0.0  # weight of mean E^2 over both kinds of samples
     prior_sample_steps: int = 100  # prior moves when images are drawn from the energy
     prior_sample_step_size: float | None = None  # of those; None: prior_step_size
+
+    @property
+    def prior_moves(self) -> Langevin:
+        """How prior chains move."""
+        return Langevin(self.prior_step_size, self.prior_steps)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, decoder_step
-from damc.learn.settings import KERNELS, ChainSettings
+from damc.learn.settings import ChainSettings
 from damc.learn.starts import NoiseStarts, PersistentStarts
 from damc.nets.hierarchy import layer_sizes
 from damc.nets.networks import Networks
@@ -65,9 +65,8 @@ class SRI(Learner):
     ) -> None:
         s = settings or self.settings_type(sigma=model.sigma)
         super().__init__(s, networks, model)
-        kernel = KERNELS[s.posterior_kernel](s.posterior_step_size, s.posterior_steps)
         starts = self.posterior_starts(model.latent_dim)
-        self.chains = {"posterior": Chain(starts, kernel, model.posterior)}
+        self.chains = {"posterior": Chain(starts, s.posterior_moves, model.posterior)}
         rate = s.learning_rate(s.decoder_rate)
         self.optimizers.add("decoder", model.decoder.parameters(), rate, betas=s.betas)
 

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from damc.kernels.langevin import Langevin
 from damc.latent import LatentModel
 from damc.learn.learner import Learner
 from damc.learn.parts import Chain, Metrics, energy_step
@@ -66,8 +65,8 @@ class VILEBM(Learner):
         s = settings or VILEBMSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
         self.encoder = encoder
-        kernel = Langevin(s.prior_step_size, s.prior_steps)
-        self.chains = {"prior": Chain(NoiseStarts(model.latent_dim), kernel, model.prior_of)}
+        starts = NoiseStarts(model.latent_dim)
+        self.chains = {"prior": Chain(starts, s.prior_moves, model.prior_of)}
         add = partial(self.optimizers.add, betas=s.betas)
         if model.prior.energy is not None:
             add("energy", model.prior.energy.parameters(), s.learning_rate(s.energy_rate))
