@@ -16,7 +16,7 @@ from damc.anomaly.sizing import network_shape, preset_for_images, preset_for_vec
 from damc.data import Images
 from damc.data.sources import ArrayStore
 from damc.errors import BadInput
-from damc.learn import LEARNERS, Learner, find_method
+from damc.learn import Learner, find_method
 from damc.learn.presets import Preset, find_preset
 from damc.randomness import global_seed
 
@@ -35,7 +35,7 @@ class NetworkPlan:
     Attributes:
         quality: "balanced" or "best".
         preset: by name; None sizes networks by the data's shape.
-        method: a name in `damc.learn.LEARNERS`.
+        method: a name in `damc.learn.METHODS`.
         iterations: learning updates; None follows from the preset and the quality.
         batch: rows or images of an update; None is the preset's number.
         settings: changes to the method's settings.
@@ -85,8 +85,7 @@ class NetworkPlan:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadInput(f"{name} must be at least 1, got {value}")
-        if self.method not in LEARNERS:
-            raise BadInput(f"no method is called {self.method!r}: there are {', '.join(LEARNERS)}")
+        find_method(self.method)
 
     def _preset(self, scaling: Scaling) -> Preset:
         """The preset to learn with, its lengths as asked for."""

@@ -20,6 +20,7 @@ from damc.latent import EnergyPrior, LatentModel, check_model
 from damc.learn.optimizers import Optimizers
 from damc.learn.parts import Chain, Metrics
 from damc.learn.presets import Preset, Recipe, find_preset
+from damc.learn.settings import check_names
 from damc.learn.sharing import Shared, describe
 from damc.learn.sizing import preset_for
 from damc.learn.sources import Draw, Infer, noise_inference, prior_draws
@@ -108,10 +109,8 @@ class Learner(Shared):
         found = find_preset(preset) if isinstance(preset, str) else preset
         if not cls.takes_presets:
             raise BadInput(f"a method that takes presets is needed, got {cls.name!r}")
-        try:
-            settings = replace(cls.settings_from(found.recipe), **changes)
-        except TypeError as error:
-            raise BadInput(f"{found.name}: {error}") from error
+        check_names(changes, cls.settings_type)
+        settings = replace(cls.settings_from(found.recipe), **changes)
         return cls.build(found.networks, settings)
 
     @classmethod

@@ -13,12 +13,15 @@ __all__ = [
     "OptimizerSettings",
     "PriorSettings",
     "StartSettings",
+    "check_names",
     "check_settings",
 ]
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 from damc.diffusion.sampling import SOLVERS
@@ -207,6 +210,24 @@ _SHARES = {
     "ema_rate": "(0, 1]",
     "w_rate": "(0, 1]",
 }
+_NUMBERS = _POSITIVE | _COUNTS | _NOT_NEGATIVE | _SHARES.keys()
+
+
+def check_names(names: Iterable[str], kind: Any) -> None:
+    """Raises `BadInput` for the first name that is no setting of a dataclass.
+
+    Example:
+        >>> check_names(["sgma"], ModelSettings)
+        Traceback (most recent call last):
+        ...
+        damc.errors.BadInput: there is no setting 'sgma'; did you mean 'sigma'?
+    """
+    known = [field.name for field in fields(kind)]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(known)}"
+            raise BadInput(f"there is no setting {name!r}; {hint}")
 
 
 def check_settings(settings: Any) -> None:
@@ -222,6 +243,10 @@ def check_settings(settings: Any) -> None:
         name, value = field.name, getattr(settings, field.name)
         if value is None:
             continue
+        if name in _NUMBERS and not isinstance(value, Real):
+            raise BadInput(f"{name} must be a number, got {value!r}")
+        if name in _COUNTS and not isinstance(value, Integral):
+            raise BadInput(f"{name} must be a whole number, got {value}")
         if name in _POSITIVE and not value > 0:
             raise BadInput(f"{name} must be positive, got {value}")
         if name in _COUNTS and value < 1:

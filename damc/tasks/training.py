@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Training", "default_folder", "last_checkpoint", "parse_settings"]
 
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from damc.learn import find_method
 from damc.learn.damc import DAMCSettings
 from damc.learn.learner import Learner
 from damc.learn.presets import Preset
+from damc.learn.settings import check_names
 from damc.randomness import global_seed
 from damc.tasks.modules import learner_from
 from damc.tasks.summarize import Summary, draw_pictures, summarize
@@ -194,10 +194,7 @@ def parse_settings(texts: Iterable[str], kind: Any = DAMCSettings) -> dict[str, 
         name, equals, value = text.partition("=")
         if not equals:
             raise BadInput(f"a setting must be written name=value, got {text!r}")
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(hints)}"
-            raise BadInput(f"there is no setting {name!r}; {hint}")
+        check_names([name], kind)
         parsed[name] = _value(name, value, hints[name])
     return parsed
 

@@ -187,6 +187,8 @@ def test_rates_fall_as_they_say() -> None:
         ({"p_uncond": 1.5}, "p_uncond must lie in"),
         ({"unconditional": "none"}, "unconditional must be"),
         ({"start_solver": "euler"}, "start_solver must be 'ancestral' or 'ddim' or 'multistep'"),
+        ({"sigma": "wide"}, "sigma must be a number, got 'wide'"),
+        ({"updates": 2.5}, "updates must be a whole number, got 2.5"),
         ({"beta1": 1.0}, r"beta1 must lie in \[0, 1\), got 1.0"),
         ({"ema_rate": 0.0}, r"ema_rate must lie in \(0, 1\], got 0.0"),
     ],

@@ -77,5 +77,5 @@ def test_unknown_names_are_one_clear_sentence() -> None:
         find_preset("mnist-smal")
     with pytest.raises(BadInput, match="no preset 'zzz'"):
         find_preset("zzz")
-    with pytest.raises(BadInput, match="digits-small"):
+    with pytest.raises(BadInput, match="no setting 'sigmma'; did you mean 'sigma'"):
         DAMC.from_preset("digits-small", sigmma=1)
