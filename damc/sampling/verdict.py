@@ -112,26 +112,38 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         e: what was found.
         weights: those of an amortized sampler's draws, if there is one.
     """
+    checks = _figures(e)
+    reasons = _reasons(e, checks)
+    error = e.log_evidence_error
+    if weights is not None:
+        reasons += of_weights(weights, e.second.log_evidence, error, checks)
+    failed = [sentence for wrong, sentence in reasons if wrong]
+    if failed:
+        return False, f"do not trust these draws: {'; '.join((*failed, *e.notes))}", checks
     islands = len(e.second.island_evidence)
+    sentence = (
+        f"all checks passed: {islands} independent islands agree (worth {checks['ess']:,.0f} "
+        f"draws, log evidence +- {error:.3f}) and further moves do not shift them"
+    )
+    return True, "; ".join((sentence, *e.notes)), checks
+
+
+def _figures(e: Evidence) -> dict[str, float]:
+    """What is measured of the draws, by name."""
     before, after = e.second.state, e.states[-1]
     moved, grown = shift(before.z, after.z)
-    still = float((before.z == after.z).all(1).double().mean())
-    each = worth_each(e.states, islands)
-    ess, least = float(1 / (1 / each).mean()), float(each.min())
-    error = e.log_evidence_error
-    gap = abs(e.second.log_evidence - e.first.log_evidence)
-    bound = float(e.found.paths.elbo.max()) - e.second.log_evidence
-    checks = {
+    each = worth_each(e.states, len(e.second.island_evidence))
+    figures = {
         "temperatures": float(len(e.second.temperatures)),
         "particles": float(len(after.z)),
         "acceptance": e.acceptance,
         "shift": moved,
         "growth": grown,
-        "still": still,
-        "ess": ess,
-        "least ess": least,
-        "evidence gap": gap,
-        "elbo above evidence": bound,
+        "still": float((before.z == after.z).all(1).double().mean()),
+        "ess": float(1 / (1 / each).mean()),
+        "least ess": float(each.min()),
+        "evidence gap": abs(e.second.log_evidence - e.first.log_evidence),
+        "elbo above evidence": float(e.found.paths.elbo.max()) - e.second.log_evidence,
         "lost paths": float(e.lost),
         "tail": tail_index(torch.cat([state.z for state in e.states])),
         "tail slope": e.tail_slope,
@@ -140,13 +152,26 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
         "infinite": e.infinite,
         "rounding": e.precision * float(evaluated(after).abs().median()),
     }
-    between, allowed = 0.0, math.inf
     if e.jumps is not None:
         between = e.second.log_evidence - e.annealed.log_evidence
-        allowed = 0.3 + 4 * math.hypot(error, e.annealed.log_evidence_error)
-        checks |= {"jumps": e.jumps.acceptance, "bridge above annealing": between}
-    noise = shift_noise(len(after.z), after.z.shape[1], ess)
-    reasons = [
+        figures |= {"jumps": e.jumps.acceptance, "bridge above annealing": between}
+    return figures
+
+
+def _reasons(e: Evidence, c: dict[str, float]) -> list[tuple[bool, str]]:
+    """Every check: whether it failed, and the sentence that says so.
+
+    Args:
+        e: what was found.
+        c: its `_figures`.
+    """
+    count, dim = e.states[-1].z.shape
+    ess, error = c["ess"], e.log_evidence_error
+    gap, bound, grown = c["evidence gap"], c["elbo above evidence"], c["growth"]
+    noise = shift_noise(count, dim, ess)
+    between = c.get("bridge above annealing", 0.0)
+    allowed = 0.3 + 4 * math.hypot(error, e.annealed.log_evidence_error)
+    return [
         (
             not e.second.finished,
             "annealing stopped before it reached the target, for want of budget or because the "
@@ -157,24 +182,25 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
          f"finite integral (its mass changes as r^{e.tail_slope:.1f} with the distance r)"),
         (e.pole_slope < -FALLS, "the density is unbounded: it has a pole that is too steep to "
          f"have a finite integral (its mass changes as r^{e.pole_slope:.1f} at the distance r)"),
-        (checks["endless"] > 0.02, f"the density is improper: {checks['endless']:.0%} of the draws "
+        (c["endless"] > 0.02, f"the density is improper: {c['endless']:.0%} of the draws "
          "lie beyond 1e100, near the end of the numbers that a computer has"),
         (e.infinite > _INFINITE, f"log_prob is +inf at {e.infinite:.1%} of the points where it was "
          "evaluated, and a density is finite"),
-        (checks["rounding"] > _ROUNDING, "the values of log_prob are so large that they are "
-         f"rounded to multiples of {checks['rounding']:.2g}: leave out what is constant, or "
+        (c["rounding"] > _ROUNDING, "the values of log_prob are so large that they are "
+         f"rounded to multiples of {c['rounding']:.2g}: leave out what is constant, or "
          "compute in float64"),
         (grown > 0.25 + noise, "draws spread further the longer they move: the density may be "
          f"improper or unbounded (spread grew {math.exp(grown):.1f}-fold)"),
-        (checks["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "
-         f"integral (tail index {checks['tail']:.1f}, at most 1 is safe)"),
-        (moved > 0.1 + noise, f"further moves still shift the draws, by {moved:.2f} sd"),
-        (still > 0.02, f"{still:.0%} of the particles could not be moved"),
+        (c["tail"] > 1.5, "the tails fall too slowly for the density to have a finite "
+         f"integral (tail index {c['tail']:.1f}, at most 1 is safe)"),
+        (c["shift"] > 0.1 + noise, f"further moves still shift the draws, by {c['shift']:.2f} sd"),
+        (c["still"] > 0.02, f"{c['still']:.0%} of the particles could not be moved"),
         (e.acceptance < 0.2, f"the kernel accepts only {e.acceptance:.0%} of its moves"),
         (error > 0.25, f"independent islands disagree on the evidence, by {error:.2f} nats"),
-        (least < 60, f"independent islands disagree: a coordinate is worth {least:.0f} draws"),
-        (ess < enough(after.z.shape[1]), "independent islands differ too much: the draws are worth "
-         f"{ess:.0f}, and {enough(after.z.shape[1]):.0f} would be enough"),
+        (c["least ess"] < 60, "independent islands disagree: a coordinate is worth "
+         f"{c['least ess']:.0f} draws"),
+        (ess < enough(dim), "independent islands differ too much: the draws are worth "
+         f"{ess:.0f}, and {enough(dim):.0f} would be enough"),
         (
             e.first.finished and gap > 0.5 + 4 * math.hypot(error, e.first.log_evidence_error),
             f"two annealings from different references disagree on the evidence, by {gap:.2f}",
@@ -185,16 +211,6 @@ def verdict(e: Evidence, weights: Weights | None = None) -> tuple[bool, str, dic
          f"its bound lies {bound:.1f} nats above the evidence"),
         (e.lost > 0, f"too few particles are left near {e.lost} of the regions that were found"),
     ]  # fmt: skip
-    if weights is not None:
-        reasons += of_weights(weights, e.second.log_evidence, error, checks)
-    failed = [sentence for wrong, sentence in reasons if wrong]
-    if failed:
-        return False, f"do not trust these draws: {'; '.join((*failed, *e.notes))}", checks
-    sentence = (
-        f"all checks passed: {islands} independent islands agree (worth {ess:,.0f} draws, log "
-        f"evidence +- {error:.3f}) and further moves do not shift them"
-    )
-    return True, "; ".join((sentence, *e.notes)), checks
 
 
 def of_weights(
