@@ -68,6 +68,7 @@ def sample(
     seed: int = ...,
     gradients: int | None = ...,
     minutes: float = ...,
+    progress: bool = ...,
 ) -> AmortizedPosterior: ...
 
 
@@ -107,7 +108,8 @@ def sample(
             the same processor does not count.
         amortize: train `Draws.sampler` at once, and hear what its weights say of the evidence.
         resume: draws of an earlier call for the same density, to go on from with a new budget: its
-            particles are kept, and as many again are made beside them.
+            particles are kept, and as many again are made beside them. Neither this nor `amortize`
+            goes with a context.
         progress: show a bar.
         device: where the points are, with which `log_prob` is called, and the draws; it must be one
             with float64. It must be left out with a context.
@@ -131,10 +133,14 @@ def sample(
     if context is not None:
         if torch.device(device).type != "cpu":
             raise BadInput(f"device must be left out with a context, got {device!r}")
+        if amortize or resume is not None:
+            name = "amortize" if amortize else "resume"
+            raise BadInput(f"{name} must be left out with a context, which always trains anew")
         from damc.sampling.conditional import amortize as amortize_posterior
 
         return amortize_posterior(log_prob, dim, context, support=support, seed=seed,
-                                  minutes=minutes, gradients=gradients)  # fmt: skip
+                                  minutes=minutes, gradients=gradients,
+                                  progress=progress)  # fmt: skip
     check_alone(log_prob)
     bijection = as_support(support, dim)
     earlier = None if resume is None else _earlier(resume, dim)

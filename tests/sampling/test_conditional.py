@@ -180,6 +180,8 @@ def test_ranks_tell_sets_of_points_apart() -> None:
         ({"log_prob": lambda z, x: x.sum(1)}, "must depend on its points"),
         ({"log_prob": lambda z, x: z.sum(1) * math.nan}, "finite at only 0 of 4096 pairs"),
         ({"minutes": 0}, "minutes must be a positive number, got 0"),
+        ({"amortize": True}, "amortize must be left out with a context"),
+        ({"resume": object()}, "resume must be left out with a context"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(options: dict[str, Any], words: str) -> None:
