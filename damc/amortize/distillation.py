@@ -145,7 +145,7 @@ def distill(
             proportion to its weight p / q: masses are set right where chains do not mix.
         proposals: so many independence proposals from q after the kernel's moves, each with one
             more move, accepted with q's own density. These two cost densities of q, which are
-            dear; see `Amortizer.log_prob`.
+            expensive; see `Amortizer.log_prob`.
         sampling: arguments of `Amortizer.sample` for the starts, such as
             ``{"solver": "multistep", "steps": 10}``.
         clip: largest norm of a gradient.
