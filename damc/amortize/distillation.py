@@ -52,8 +52,8 @@ def amortizer_step(
         p_uncond: share of the batch that is trained without its condition.
         unconditional: "share" trains q(z | x) and q(z) on the two parts of the batch that
             `p_uncond` makes; "both" trains each of them on the whole batch and adds the losses.
-        encoder_updates: the encoder learns in the last so many updates only, and the others share
-            one pass through it; None lets it learn in all.
+        encoder_updates: number of updates, the last ones, in which the encoder learns; the others
+            share one pass through it. None: all.
         generator: source of all randomness.
 
     Returns:
@@ -125,7 +125,7 @@ def distill(
             ``(N, ...)``, or a simulator ``(n, generator) -> (z, x)``. The chains of the first
             iteration, and later the share `fresh`, then start at the z of their own x. Pairs of a
             Bayesian model's prior and likelihood are exact posterior draws, so that ``fresh=1``
-            learns from nothing else; the kernel's moves set right what is not exact.
+            learns from nothing else; the kernel's moves correct what is not exact.
         batch: chains an iteration (with an iterable of contexts, its batches decide).
         steps: T, the kernel's own number by default; with 0 the chains stay where q put them,
             and q is taught nothing but itself.
@@ -142,14 +142,15 @@ def distill(
             amortizer made with ``standardize=True`` is standardized by them, or by the ends of the
             first iteration's chains.
         candidates: draws of q that compete for each start, the one taken with a probability in
-            proportion to its weight p / q: masses are set right where chains do not mix.
-        proposals: so many independence proposals from q after the kernel's moves, each with one
+            proportion to its weight p / q: this corrects the masses of modes between which chains
+            do not mix.
+        proposals: number of independence proposals from q after the kernel's moves, each with one
             more move, accepted with q's own density. These two cost densities of q, which are
             expensive; see `Amortizer.log_prob`.
         sampling: arguments of `Amortizer.sample` for the starts, such as
             ``{"solver": "multistep", "steps": 10}``.
         clip: largest norm of a gradient.
-        minutes: at most so much time; the learning rate has then fallen to zero, too.
+        minutes: time limit; the learning rate falls to zero by then.
         generator: source of all randomness.
         progress: show a progress bar.
         callback: called as ``callback(k, copy)`` after iteration k with the EMA copy.

@@ -1,4 +1,4 @@
-"""Models to hand on: `damc models`, `damc package`, `damc push`."""
+"""Models to share: `damc models`, `damc package`, `damc push`."""
 
 from __future__ import annotations
 

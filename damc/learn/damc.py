@@ -68,7 +68,7 @@ REFITS = (0.25, 0.5, 0.75)
 posteriors are fitted again."""
 
 REFIT_FROM = 40
-"""Iterations with chains from which on that is worth it: a fit costs several of them."""
+"""Fewest iterations with chains for which that pays: a fit costs as much as several of them."""
 
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""

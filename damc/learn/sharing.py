@@ -1,4 +1,4 @@
-"""What a learner is to others: a line of text, a description, a folder, a model of the Hub."""
+"""How a learner is described, saved and published: as text, in a folder, on the Hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from damc.latent import LatentModel
 
 
 class Shared(nn.Module):
-    """The part of every `Learner` that describes it and hands it on.
+    """The part of every `Learner` that describes it, saves it and publishes it.
 
     Attributes:
         name: of the method.

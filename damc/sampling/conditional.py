@@ -2,8 +2,8 @@
 
 For a target log p(z, x) there is one posterior p(z | x) for every observation x. A Gaussian that is
 regressed on x takes place and scale out of it (`damc.sampling.whiten`), and `damc.distill` teaches
-an amortizer what is left. A new observation is then a matter of a second; see
-`damc.sampling.posterior`.
+an amortizer what is left. Sampling the posterior of a new observation then takes about a second;
+see `damc.sampling.posterior`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def amortize(
             alone, ``(N, ...)``, are enough where chains find the posterior's modes by themselves.
         support: of z; see `damc.sample`.
         seed: of everything random.
-        minutes: at most about so much time.
-        gradients: at most about so many gradients of the log-density, counted for each point.
+        minutes: approximate limit on the time.
+        gradients: approximate limit on gradients of the log-density, counted for each point.
         iterations: batches of pairs to learn from.
         progress: show a progress bar.
 

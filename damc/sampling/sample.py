@@ -96,20 +96,20 @@ def sample(
         log_prob: ``(B, dim)`` to ``(B,)``, in torch operations; it is given float64 points if it
             can take them. -inf and NaN mean that a point is impossible.
         dim: size of a point.
-        n: how many draws; with a context each call of ``draws`` says so itself.
+        n: number of draws; with a context it is not used, as each call of ``draws`` has its own.
         context: of a conditional log-density, ``(z, x)`` to ``(B,)``: a simulator
             ``(n, generator) -> (z, x)``, pairs of tensors (z, x), or observations x ``(N, ...)``.
         support: a constraint of `torch.distributions.constraints`, or a list of them; see
             `damc.sampling.supports`.
         seed: of everything random; a run that `minutes` does not cut short repeats bit for bit.
-        gradients: at most about so many gradients of the log-density, counted for each point; the
-            first look, which is never left out, takes some ten thousand.
-        minutes: at most about so much computing time, without that of `amortize`; other work on
+        gradients: approximate limit on gradients of the log-density, counted for each point; the
+            pilot run is never left out and takes about ten thousand.
+        minutes: approximate limit on the computing time, without that of `amortize`; other work on
             the same processor does not count.
-        amortize: train `Draws.sampler` at once, and hear what its weights say of the evidence.
-        resume: draws of an earlier call for the same density, to go on from with a new budget: its
-            particles are kept, and as many again are made beside them. Neither this nor `amortize`
-            goes with a context.
+        amortize: train `Draws.sampler` at once, and let the verdict use its importance weights.
+        resume: draws of an earlier call for the same density, from which sampling continues with a
+            new budget: its particles are kept, and as many new ones are added. Neither this nor
+            `amortize` can be combined with a context.
         progress: show a bar.
         device: where the points are, with which `log_prob` is called, and the draws; it must be one
             with float64. It must be left out with a context.
@@ -222,7 +222,7 @@ def _draws(n: int, evidence: Evidence, pool: Pool, generator: torch.Generator) -
 
 
 def _with_sampler(draws: Draws, seed: int, progress: bool) -> Draws:
-    """The draws with their sampler, and a verdict that has heard its weights."""
+    """The draws with their sampler, and a verdict that uses its importance weights."""
     assert draws.evidence is not None
     sampler = amortized(draws.evidence, seed=seed, progress=progress)
     generator = torch.Generator().manual_seed(derive_seed(seed, "weights of the sampler"))
