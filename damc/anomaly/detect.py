@@ -92,7 +92,7 @@ def detect(
         detector: a fitted detector.
         sets: images, one or more sets of one shape.
         names: of all the images, in order.
-        partial: a file for the scores so far: the same call again goes on where one was stopped.
+        partial: a file for the scores so far, from which the same call resumes.
             It stays, for the caller to remove when the scores are elsewhere.
     """
     count = sum(map(len, sets))

@@ -73,7 +73,7 @@ class AnomalyDetector(BaseEstimator):  # type: ignore[misc]
             for normal, too. Switch it off where such differences matter.
         features: a network of yours, from images ``(B, C, H, W)`` in [-1, 1] to maps
             ``(B, F, h, w)``, for the part "patches" (`damc.anomaly.places.Patches`).
-        tile: compare tiles of so many pixels a side, a multiple of 8, which overlap by half, with
+        tile: compare tiles of this many pixels a side, a multiple of 8, which overlap by half, with
             those of normal images wherever they lie, instead of whole images; for textures and
             large images without a fixed place for things. None compares whole images, larger ones
             averaged down.

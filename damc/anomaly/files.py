@@ -152,7 +152,7 @@ def open_detector(
         normal: held-out normal images that calibrate it and give the threshold; if not given,
             what was saved, or the run's own test images of the classes that it learned.
         data_root: folder of the named data sets, instead of the one that the run remembers.
-        limit: take at most so many of the run's test images.
+        limit: largest number of the run's test images to take.
         place: the device of a network.
         parameters: of the detector: quantile, score_kind, samples, verbose.
     """

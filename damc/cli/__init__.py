@@ -93,7 +93,7 @@ Its dataclass has a docstring for the help, fields that tyro fills, and a method
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 0, 2 for bad input or faults, 130 if stopped,
-    75 if stopped by a scheduler or `--max-minutes`: the same command goes on."""
+    75 if stopped by a scheduler or `--max-minutes`: the same command resumes it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--"]:
         words = words[1:]  # it keeps torchrun from reading our options as its own

@@ -69,8 +69,8 @@ class Detect:
     """Crop every image to its center square and resize it to the model's size."""
 
     out: Annotated[Path | None, Option("DIR")] = None
-    """Where to write; RUN/detect if not given, or RUN/detect-2, ... where that is taken. The same
-    command again goes on with what was stopped."""
+    """Output folder; RUN/detect if not given, or RUN/detect-2, ... if that is taken. The same
+    command again resumes one that was stopped."""
 
     data_root: Annotated[Path | None, Option("DIR")] = None
     """Folder of the named data sets; if not given, the one used in training."""

@@ -111,7 +111,7 @@ class Train:
     """Iterations between pictures; if not given, they are drawn ten times in a run."""
 
     max_minutes: Annotated[float | None, Option("M")] = None
-    """Save and stop after so many minutes, with exit code 75; the same command goes on."""
+    """Save and stop after this many minutes, with exit code 75; the same command resumes."""
 
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder."""
@@ -199,7 +199,7 @@ class Train:
         return self._training(preset, origin, run_name(self.data))
 
     def _check_resumed(self, begun: Origin) -> None:
-        """Refuses options that a run was not begun with: it goes on as it was."""
+        """Refuses options that differ from those that the run was begun with."""
         from damc.errors import BadInput
 
         height_width = begun.shape[1:]

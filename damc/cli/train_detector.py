@@ -34,11 +34,11 @@ class TrainDetector:
     """Fraction of normal images below the threshold."""
 
     size: Annotated[int | None, Option("PIXELS")] = None
-    """Crop every image to its center square and resize it to so many pixels; needed for pictures of
-    different sizes. Then give `damc detect --resize`."""
+    """Crop every image to its center square and resize it to this many pixels; needed for pictures
+    of different sizes. Then give `damc detect --resize`."""
 
     tile: Annotated[int | None, Option("PIXELS")] = None
-    """Compare tiles of so many pixels a side, a multiple of 8, instead of whole images."""
+    """Compare tiles of this many pixels a side, a multiple of 8, instead of whole images."""
 
     seed: Annotated[int, Option("S")] = 0
     """Seed of everything random."""
