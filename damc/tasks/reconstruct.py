@@ -87,6 +87,8 @@ def reconstruct(
         raise BadInput(
             f"steps must be left out, as {learner.name} infers without posterior moves, got {steps}"
         )
+    # Left out where it is not given: a learner of one's own may reconstruct without it.
+    options: dict[str, Any] = {} if steps is None else {"steps": steps}
     sets = [images] if isinstance(images, Images) else list(images)
     places = [(s, i) for s in sets for i in range(0, len(s), batch)]
     device = learner.device
@@ -100,7 +102,7 @@ def reconstruct(
             break
         left -= len(index)
         x = held.batch(index)
-        y = learner.reconstruct(x.to(device), steps=steps, generator=generator).cpu()
+        y = learner.reconstruct(x.to(device), generator=generator, **options).cpu()
         if not bool(torch.isfinite(y).all()):
             raise Diverged("reconstructions are not finite")
         y = y.clamp(-1, 1)
