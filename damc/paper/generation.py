@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from damc.data import load_images
 from damc.learn import find_method
 from damc.learn.learner import Learner
 from damc.learn.presets import find_preset
@@ -61,10 +60,12 @@ class TrainedTable(Table):
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         preset = find_preset(cell.plan["preset"])
-        images = load_images(preset.data, root=options.data_root)
-        unseen = load_images(preset.data, root=options.data_root, split="test")
+        origin = options.origin_of(preset)
+        images, unseen = origin.train(), origin.unseen().images
         budget = Budget(cell.plan["iterations"], cell.plan["minutes"])
-        learner, took = train(preset, cell.row, images, folder, budget, seed=cell.seed)
+        learner, took = train(
+            preset, cell.row, images, folder, budget, seed=cell.seed, origin=origin
+        )
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
         return {**took, **self.figures(learner, quality, cell)}

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from damc.data import load_images
 from damc.disk import write_atomically
 from damc.errors import BadInput
 from damc.learn.learner import Learner
@@ -71,8 +70,8 @@ class Race(TrainedTable):
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         preset = find_preset(cell.plan["preset"])
-        images = load_images(preset.data, root=options.data_root)
-        unseen = load_images(preset.data, root=options.data_root, split="test")
+        origin = options.origin_of(preset)
+        images, unseen = origin.train(), origin.unseen().images
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
         path = folder / "moments.json"  # what was measured before an interruption
@@ -91,7 +90,15 @@ class Race(TrainedTable):
         budget = Budget(minutes=minutes)
         shares = tuple(m / minutes for m in moments(minutes))
         took = train(
-            preset, cell.row, images, folder, budget, seed=cell.seed, look=look, shares=shares
+            preset,
+            cell.row,
+            images,
+            folder,
+            budget,
+            seed=cell.seed,
+            look=look,
+            shares=shares,
+            origin=origin,
         )[1]
         return {**took, **found}
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from damc.data import load_images
 from damc.errors import BadInput
 from damc.learn.presets import Preset, find_preset
 from damc.paper.quality import MEASURES, Quality, remark
@@ -58,10 +57,12 @@ class _Scaled(Table):
 
     def work(self, cell: Cell, folder: Path, options: Options) -> dict[str, float]:
         preset = self.changed(find_preset(cell.plan["preset"]), cell.row)
-        images = load_images(preset.data, root=options.data_root)
-        unseen = load_images(preset.data, root=options.data_root, split="test")
+        origin = options.origin_of(preset)
+        images, unseen = origin.train(), origin.unseen().images
         budget = Budget(cell.plan["iterations"], cell.plan["minutes"])
-        learner, took = train(preset, self.method, images, folder, budget, seed=cell.seed)
+        learner, took = train(
+            preset, self.method, images, folder, budget, seed=cell.seed, origin=origin
+        )
         cache = folder.parent.parent / "statistics"
         quality = Quality.against(images, unseen, options, cache, cell.plan["images"])
         return {**took, **quality.of(learner, cell.seed)}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from damc.errors import BadInput
 from damc.learn.presets import PRESETS, Preset
+from damc.train.origin import Origin
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Options:
             known = [name.removesuffix(ends) for name in PRESETS if name.endswith(ends)]
             raise BadInput(f"data must be among {', '.join(known)}, got {data!r}")
         return PRESETS[data + ends]
+
+    def origin_of(self, preset: Preset) -> Origin:
+        """Where a preset's images are."""
+        root = None if self.data_root is None else Path(self.data_root)
+        return Origin(preset.data, preset.networks.shape, root=root)
 
 
 @dataclass(frozen=True)

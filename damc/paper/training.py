@@ -25,6 +25,7 @@ from damc.randomness import global_seed
 from damc.tasks.summarize import training_seconds
 from damc.train.feed import batches
 from damc.train.loop import fit
+from damc.train.origin import Origin
 from damc.train.run import Run
 
 _PILOTS = 16, 48  # iterations of two schedules that are timed to plan a budget of minutes
@@ -59,6 +60,7 @@ def train(
     changes: dict[str, Any] | None = None,
     look: Callable[[Learner, float], None] | None = None,
     shares: tuple[float, ...] = (1.0,),
+    origin: Origin | None = None,
 ) -> tuple[Learner, dict[str, float]]:
     """Trains a method on a preset's networks.
 
@@ -83,6 +85,8 @@ def train(
         changes: settings to change.
         look: called as ``look(learner, share)`` after each of `shares` of the iterations.
         shares: increasing, the last of them 1.
+        origin: where the images come from; the run folder remembers it, so that `damc evaluate` and
+            others can be given that folder.
 
     Returns:
         The learner, and its training's iterations, seconds of wall-clock, and seconds of CPU time
@@ -108,6 +112,8 @@ def train(
             found = {"iterations": iterations, "products_each": products, "seconds": seconds}
             write_atomically(plan, json.dumps(found) + "\n")
     learner = fresh(iterations)
+    if origin is not None:
+        origin.remember(folder / "run")
     cpu = 0.0
     for share in shares:
         start = time.process_time()
@@ -120,6 +126,7 @@ def train(
             seed=seed,
             flip=preset.flip,
             preset=preset.name,
+            origin=None if origin is None else origin.settings,
             keep=1,
             accelerator="auto",
         )

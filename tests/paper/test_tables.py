@@ -28,6 +28,8 @@ from damc.paper.show import show
 from damc.paper.table import Cell, Measure, Options, Table, slug
 from damc.paper.training import Budget, _first, _now, train
 from damc.paper.work import run_cells
+from damc.tasks.evaluate import evaluate_run
+from damc.tasks.trained import Trained
 
 
 class Squares(Table):
@@ -129,6 +131,15 @@ def test_likelihoods_are_estimated_only_if_asked_for(tmp_path: Path) -> None:
     with_it = run_cells(find_table("generation"), asked, tmp_path / "a")[0].figures
     without = run_cells(find_table("generation"), replace(asked, likelihood=False), tmp_path / "b")
     assert set(with_it) - set(without[0].figures) == {"log_prob"}
+
+
+def test_the_run_of_a_cell_can_be_evaluated(tmp_path: Path) -> None:
+    options = Options(methods=("vae",), data=("digits",), iterations=2, images=50)
+    figures = run_cells(find_table("generation"), options, tmp_path)[0].figures
+    run = next((tmp_path / "cells").glob("digits--vae--*/run"))
+    found, _ = evaluate_run(Trained.open(run), features="pixel-pca", n=50, cache=tmp_path)
+    assert found.reconstruction is not None
+    assert float(found.reconstruction.mse.mean()) == pytest.approx(figures["mse"], rel=0.01)
 
 
 def test_there_is_no_such_table() -> None:
