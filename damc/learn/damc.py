@@ -85,7 +85,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     """
 
     store: int = 0  # latest posterior samples, from which a q(z) of its own learns; 0: none
-    store_components: int = 10  # Gaussians that it begins as
+    store_components: int = 40  # Gaussians that it begins as, each of at least 8 d stored samples
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     store_rate: float = 1e-3  # its learning rate
@@ -187,7 +187,7 @@ class DAMC(Learner):
         self.target: Amortizer = self.ema.module
         self.store = Store(s.store, model.latent_dim) if s.store else None
         self.prior_sampler = (
-            RefinedMixture(model.latent_dim, s.store_components) if s.store else None
+            None if self.store is None else RefinedMixture.of(self.store, s.store_components)
         )
 
         starts = partial(AmortizedStarts, self.target, s.start_solver, s.start_steps)

@@ -12,6 +12,7 @@ from damc.amortize.mixture import GaussianMixture
 from damc.learn.starts import Store
 
 _EM = 10, 5  # iterations of expectation-maximization: at first, and when fitted again
+_POINTS = 8  # stored samples for each Gaussian, at least, times d
 
 
 class RefinedMixture(nn.Module):
@@ -24,6 +25,12 @@ class RefinedMixture(nn.Module):
         latent_dim: d.
         components: K.
     """
+
+    @classmethod
+    def of(cls, store: Store, most: int) -> RefinedMixture:
+        """With as many components as the size of a store allows, and at most `most`."""
+        size, latent_dim = store.points.shape
+        return cls(latent_dim, max(1, min(most, size // (_POINTS * latent_dim))))
 
     weights: Tensor
     means: Tensor
