@@ -57,7 +57,7 @@ from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
 from damc.learn.warm_up import autoencoder_steps
 from damc.nets.networks import Networks
-from damc.randomness import batch_rows
+from damc.randomness import batch_rows, own_rows, whole_batch
 
 VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
@@ -89,6 +89,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     store_rate: float = 1e-3  # its learning rate
+    store_energy_updates: int = 0  # further steps of the energy, against stored samples
     centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
@@ -182,6 +183,11 @@ class DAMC(Learner):
         s = settings or DAMCSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
         _check_center(amortizer, s)
+        if s.store_energy_updates and not s.store:
+            raise BadInput(
+                "store must be positive for store_energy_updates, "
+                f"got {s.store} and {s.store_energy_updates}"
+            )
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
@@ -253,8 +259,21 @@ class DAMC(Learner):
             ),
             update_amortizer=self.update_amortizer,
         )
+        for _ in range(s.store_energy_updates):
+            metrics |= self._energy_step_from_store(x, generator)
         self._count()
         return metrics
+
+    def _energy_step_from_store(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
+        """One more step of the energy, against stored posterior samples: no decoder pass."""
+        energy = self.model.prior.energy
+        if self.store is None or energy is None:
+            return {}
+        stored = self.store.draw(batch_rows(len(x), generator), whole_batch(generator))
+        z_pos = own_rows(stored, generator)
+        starts = self.prior_starts(x, z_pos, generator)
+        z_neg, _ = self.prior_chain.move(x, starts, generator)
+        return energy_step(energy, z_pos, z_neg, self.update, penalty=self.settings.energy_penalty)
 
     def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
         """Decoder, encoder and the center of q(z | x) learn as an auto-encoder."""

@@ -135,7 +135,8 @@ _DAMC: dict[str, Any] = {
     "updates": 3,
     "prior_starts": "noise",
     "store": 10_000,
-    "store_updates": 4,
+    "store_updates": 1,
+    "store_energy_updates": 5,
 }
 
 _DAMC_CONVOLUTIONS: dict[str, Any] = {**_DAMC, "energy_penalty": 0.5}

@@ -173,6 +173,7 @@ _COUNTS = {
     "r1_every",
 }
 _NOT_NEGATIVE = {
+    "store_energy_updates",
     "energy_penalty",
     "store",
     "test_steps",

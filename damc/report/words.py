@@ -52,6 +52,7 @@ SETTINGS = {
     "settings.store": "posterior samples that q(z) learns from",
     "settings.store_components": "Gaussians that q(z) begins as",
     "settings.store_updates": "updates of q(z) in an iteration",
+    "settings.store_energy_updates": "further updates of the energy in an iteration",
     "settings.store_batch": "samples in each of them",
     "settings.store_rate": "learning rate of q(z)",
     "settings.warm_up": "share of iterations that auto-encode first",

@@ -268,6 +268,24 @@ def test_the_store_holds_the_latest_posterior_samples() -> None:
     assert drawn == {tuple(z.tolist()) for z in store.points}
 
 
+def test_the_energy_learns_from_the_store_too() -> None:
+    learner, once = make(replace(QUICK, store=10, store_energy_updates=2)), make_and_step(store=10)
+    steps: list[str] = []
+    update = learner.update
+
+    def counted(name: str, loss: Tensor) -> Tensor:
+        steps.append(name)
+        return update(name, loss)
+
+    learner.update = counted  # type: ignore[method-assign]
+    learner.step(X, INDEX, seeded())
+    assert steps.count("energy") == 3 and steps[-2:] == ["energy", "energy"]
+    assert learner.store is not None and once.store is not None
+    assert learner.store.points.equal(once.store.points)  # the chains of the batch are as before
+    with pytest.raises(BadInput, match="store must be positive for store_energy_updates"):
+        make(replace(QUICK, store_energy_updates=2))
+
+
 def test_a_prior_sampler_leaves_the_rest_of_the_first_iteration_as_it_is() -> None:
     """It learns from posterior samples, and what it draws starts no chain."""
     one, two = make_and_step(), make_and_step(store=10)
