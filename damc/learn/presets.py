@@ -135,16 +135,21 @@ _DAMC: dict[str, Any] = {
     "updates": 3,
     "prior_starts": "noise",
     "store": 10_000,
-    "store_updates": 1,
-    "store_energy_updates": 5,
+    "store_updates": 4,
 }
 
 _DAMC_CONVOLUTIONS: dict[str, Any] = {**_DAMC, "energy_penalty": 0.5}
 """The same for images of many latent dimensions: the difference of energies stays above -1 / 0.5,
 where with a smaller penalty it grows until posterior chains follow the energy out of the data."""
 
-_DAMC_MLP: dict[str, Any] = {**_DAMC, "encoder_updates": 2}
-"""The same for fully connected decoders, beside which an encoder is cheap."""
+_DAMC_MLP: dict[str, Any] = {
+    **_DAMC,
+    "encoder_updates": 2,
+    "store_updates": 1,
+    "store_energy_updates": 5,
+}
+"""The same for fully connected decoders, beside which an encoder is cheap; and for few latent
+dimensions, where Gaussians describe q(z) and the energy gains by more updates."""
 
 FEW_IMAGES: dict[str, Any] = {
     **_DAMC_MLP,
