@@ -156,6 +156,7 @@ FEW_IMAGES: dict[str, Any] = {
     "warm_up": 0.4,
     "decoder_rate": 1e-3,
     "decoder_updates": 4,
+    "store_energy_updates": 2,
 }
 """And for a few thousand images, which an auto-encoder soon knows by heart: more chains, which
 learn from samples of the posterior instead of one code for each image."""
