@@ -85,7 +85,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     """
 
     store: int = 0  # latest posterior samples, from which a q(z) of its own learns; 0: none
-    store_components: int = 40  # Gaussians that it begins as, each of at least 8 d stored samples
+    store_components: int = 40  # Gaussians that it begins as, each of at least 7 d stored samples
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     store_rate: float = 1e-3  # its learning rate

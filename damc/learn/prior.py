@@ -12,7 +12,7 @@ from damc.amortize.mixture import GaussianMixture
 from damc.learn.starts import Store
 
 _EM = 10, 5  # iterations of expectation-maximization: at first, and when fitted again
-_POINTS = 8  # stored samples for each Gaussian, at least, times d
+_POINTS = 7  # stored samples for each Gaussian, at least, times d
 
 
 class RefinedMixture(nn.Module):

@@ -179,7 +179,7 @@ def test_distilling_and_sampling_need_only_the_device_of_the_amortizer(context: 
                 sampling=short,
                 progress=False,
             )
-    check(mode, READ | {"amortize.distillation:distill"})
+    check(mode, READ | {"amortize.distillation:distill", "amortize.distillation:take_loss"})
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SCORES if kind != "calibrated"])

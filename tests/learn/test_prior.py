@@ -73,8 +73,8 @@ def test_few_points_have_fewer_components() -> None:
     assert int(q.fitted) == 4
 
 
-def test_a_component_has_eight_times_as_many_stored_points_as_dimensions() -> None:
-    sizes = {2: 40, 24: 40, 64: 19, 128: 9, 2000: 1}  # of 10,000 points, by their dimensions
+def test_a_component_has_seven_times_as_many_stored_points_as_dimensions() -> None:
+    sizes = {2: 40, 24: 40, 64: 22, 128: 11, 2000: 1}  # of 10,000 points, by their dimensions
     found = {d: RefinedMixture.of(Store(10_000, d), 40).components for d in sizes}
     assert found == sizes
 
