@@ -44,6 +44,7 @@ from damc.learn.settings import (
     ChainSettings,
     PriorSettings,
     StartSettings,
+    StoreSettings,
 )
 from damc.learn.sources import (
     Draw,
@@ -57,7 +58,7 @@ from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
 from damc.learn.warm_up import autoencoder_steps
 from damc.nets.networks import Networks
-from damc.randomness import batch_rows, own_rows, whole_batch
+from damc.randomness import batch_rows
 
 VANILLA_STEPS = 40
 """Noiseless posterior moves from N(0, I), as the paper's ablation infers without an amortizer."""
@@ -78,18 +79,12 @@ CENTERED = {"center": True, "velocity": True, "frequency": 0.05}
 
 
 @dataclass(frozen=True)
-class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSettings):
+class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSettings, StoreSettings):
     """Every choice of Algorithm 1, the paper's code as defaults unless the comment says otherwise.
 
     docs/conventions.md says where the paper and its code differ.
     """
 
-    store: int = 0  # latest posterior samples, from which a q(z) of its own learns; 0: none
-    store_components: int = 40  # Gaussians that it begins as, each of at least 7 d stored samples
-    store_updates: int = 1  # gradient steps of it in an iteration
-    store_batch: int = 256
-    store_rate: float = 1e-3  # its learning rate
-    store_energy_updates: int = 0  # further steps of the energy, against stored samples
     centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
@@ -259,21 +254,21 @@ class DAMC(Learner):
             ),
             update_amortizer=self.update_amortizer,
         )
-        for _ in range(s.store_energy_updates):
-            metrics |= self._energy_step_from_store(x, generator)
+        if self.store is not None and model.prior.energy is not None:
+            for _ in range(s.store_energy_updates):
+                metrics |= self._update_energy_from(self.store, x, generator)
         self._count()
         return metrics
 
-    def _energy_step_from_store(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
-        """One more step of the energy, against stored posterior samples: no decoder pass."""
-        energy = self.model.prior.energy
-        if self.store is None or energy is None:
-            return {}
-        stored = self.store.draw(batch_rows(len(x), generator), whole_batch(generator))
-        z_pos = own_rows(stored, generator)
+    def _update_energy_from(
+        self, store: Store, x: Tensor, generator: torch.Generator | None
+    ) -> Metrics:
+        """One more step of the energy, with stored samples as z+ and prior chains of its own."""
+        z_pos = store.draw_rows(len(x), generator)
         starts = self.prior_starts(x, z_pos, generator)
         z_neg, _ = self.prior_chain.move(x, starts, generator)
-        return energy_step(energy, z_pos, z_neg, self.update, penalty=self.settings.energy_penalty)
+        energy, penalty = self.model.prior.energy, self.settings.energy_penalty
+        return energy_step(energy, z_pos, z_neg, self.update, penalty=penalty)
 
     def warm_up(self, x: Tensor, generator: torch.Generator | None) -> Metrics:
         """Decoder, encoder and the center of q(z | x) learn as an auto-encoder."""

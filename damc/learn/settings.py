@@ -13,6 +13,7 @@ __all__ = [
     "OptimizerSettings",
     "PriorSettings",
     "StartSettings",
+    "StoreSettings",
     "check_names",
     "check_settings",
 ]
@@ -128,6 +129,18 @@ class StartSettings:
     noise_negatives: bool = True  # and as many prior chains from N(0, I)
     ema_rate: float = 0.005
     ema_every: int = 10  # iterations
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Posterior samples that are kept, for what learns from them at no decoder's cost."""
+
+    store: int = 0  # latest ones, from which a q(z) of its own learns; 0: none
+    store_components: int = 40  # Gaussians that it begins as, each of at least 7 d stored samples
+    store_updates: int = 1  # gradient steps of it in an iteration
+    store_batch: int = 256
+    store_rate: float = 1e-3  # its learning rate
+    store_energy_updates: int = 0  # further steps of the energy, against stored samples
 
 
 _POSITIVE = {

@@ -172,6 +172,11 @@ class Store(nn.Module):
         known = self.written.clamp(max=len(self.points))
         return self.points[(share * known).long().clamp(max=len(self.points) - 1)]
 
+    def draw_rows(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """A stored point for each of this process's n rows of a batch, ``(n, d)``."""
+        every = self.draw(batch_rows(n, generator), whole_batch(generator))
+        return own_rows(every, generator)
+
 
 def batch_places(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """Which rows of the whole batch this process's images x ``(B, ...)`` are, ``(B,)``."""

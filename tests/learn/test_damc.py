@@ -13,7 +13,7 @@ from damc import DAMC, BadInput, Diverged, LatentModel
 from damc.learn import LEARNERS
 from damc.learn.damc import DAMCSettings, PaperDAMC
 from damc.learn.optimizers import LearningRate
-from damc.learn.parts import decoder_step
+from damc.learn.parts import decoder_step, energy_step
 from damc.learn.presets import find_preset
 from damc.learn.sharing import count
 from tests.learn.tiny import INDEX, QUICK, WARM, X, changed, make, seeded, weights
@@ -282,6 +282,28 @@ def test_the_energy_learns_from_the_store_too() -> None:
     assert steps.count("energy") == 3 and steps[-2:] == ["energy", "energy"]
     assert learner.store is not None and once.store is not None
     assert learner.store.points.equal(once.store.points)  # the chains of the batch are as before
+
+
+def test_what_the_energy_learns_from_the_store_are_its_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def recorded(energy: Any, z_pos: Tensor, z_neg: Tensor, *given: Any, **more: Any) -> Any:
+        seen.append((z_pos, z_neg))
+        return energy_step(energy, z_pos, z_neg, *given, **more)
+
+    monkeypatch.setattr("damc.learn.damc.energy_step", recorded)
+    learner = make_and_step(store=10, store_energy_updates=2)
+    assert learner.store is not None and len(seen) == 3
+    kept = {tuple(z.tolist()) for z in learner.store.known}
+    for z_pos, z_neg in seen[1:]:
+        assert {tuple(z.tolist()) for z in z_pos} <= kept and len(z_pos) == len(X)
+        assert not kept & {tuple(z.tolist()) for z in z_neg}
+    assert not torch.equal(seen[1][1], seen[2][1])  # each has prior chains of its own
+
+
+def test_energy_updates_from_a_store_need_one() -> None:
     with pytest.raises(BadInput, match="store must be positive for store_energy_updates"):
         make(replace(QUICK, store_energy_updates=2))
 
