@@ -86,6 +86,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     """
 
     centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
+    decoder_penalty: float = 0.0  # weight of its squared weights beside the squared error
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
     warm_up_rate: float = 7e-4
@@ -247,7 +248,11 @@ class DAMC(Learner):
             prior=None if model.prior.energy is None else self.prior_chain,
             prior_starts=self.prior_starts,
             update_decoder=partial(
-                decoder_step, model, update=self.update, updates=s.decoder_updates
+                decoder_step,
+                model,
+                update=self.update,
+                updates=s.decoder_updates,
+                penalty=s.decoder_penalty,
             ),
             update_energy=partial(
                 energy_step, model.prior.energy, update=self.update, penalty=s.energy_penalty
@@ -274,7 +279,14 @@ class DAMC(Learner):
         """Decoder, encoder and the center of q(z | x) learn as an auto-encoder."""
         s = self.settings
         updates = max(1, batch_rows(len(x), generator) // s.warm_up_batch)
-        z, metrics = autoencoder_steps(self.model, self.amortizer, x, self.update, updates=updates)
+        z, metrics = autoencoder_steps(
+            self.model,
+            self.amortizer,
+            x,
+            self.update,
+            updates=updates,
+            penalty=s.decoder_penalty,
+        )
         if self.store is not None:
             self.store.add(z)
         self._count()

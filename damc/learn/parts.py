@@ -19,6 +19,7 @@ __all__ = [
     "energy_step",
     "prior_sampler_step",
     "sampler_step",
+    "squared_weights",
 ]
 
 from collections.abc import Callable
@@ -79,19 +80,41 @@ class Chain:
 
 
 def decoder_step(
-    model: LatentModel, x: Tensor, z: Tensor, update: Update, *, updates: int = 1
+    model: LatentModel,
+    x: Tensor,
+    z: Tensor,
+    update: Update,
+    *,
+    updates: int = 1,
+    penalty: float = 0.0,
 ) -> Metrics:
-    """`updates` steps of the decoder towards images x ``(B, ...)`` at points z ``(B, d)``."""
+    """`updates` steps of the decoder towards images x ``(B, ...)`` at points z ``(B, d)``.
+
+    Args:
+        model: the decoder.
+        x: the images.
+        z: the points.
+        update: `Learner.update`.
+        updates: how many steps.
+        penalty: weight of `squared_weights` beside the squared error of an image.
+    """
     errors = []
     for _ in range(updates):
         error = model.squared_error(x, z).mean()
-        norm = update("decoder", error)
+        loss = error + penalty * squared_weights(model.decoder) if penalty else error
+        norm = update("decoder", loss)
         errors.append(error.detach())
     return {
         "mse": errors[0] / x[0].numel(),  # of the samples, before any update
         "z_norm": z.square().mean(),
         "decoder_gradient": norm,
     }
+
+
+def squared_weights(network: nn.Module) -> Tensor:
+    """The sum of squares of a network's weights, not of its offsets, ``()``."""
+    weights = [p for p in network.parameters() if p.ndim > 1]
+    return torch.stack([w.square().sum() for w in weights]).sum()
 
 
 def energy_step(

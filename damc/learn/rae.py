@@ -18,7 +18,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from damc.amortize.mixture import GaussianMixture
 from damc.learn.learner import Learner
-from damc.learn.parts import Metrics
+from damc.learn.parts import Metrics, squared_weights
 from damc.learn.settings import OptimizerSettings
 from damc.learn.sources import Draw, Infer
 from damc.learn.starts import Store
@@ -148,8 +148,7 @@ class RAE(Learner):
         """R(g)."""
         kind = self.settings.regularizer
         if kind == "l2":
-            weights = [p for p in self.decoder.parameters() if p.ndim > 1]
-            return torch.stack([w.square().sum() for w in weights]).sum()
+            return squared_weights(self.decoder)
         if kind == "gradient":
             # E |J^T v|^2 = |J|^2 for v ~ N(0, I); half of J, since [0, 1] is half as wide.
             v = normal_like(image, generator, dim=0)

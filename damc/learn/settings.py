@@ -188,6 +188,7 @@ _COUNTS = {
 _NOT_NEGATIVE = {
     "store_energy_updates",
     "energy_penalty",
+    "decoder_penalty",
     "store",
     "test_steps",
     "beta",

@@ -12,12 +12,18 @@ from torch import Tensor
 
 from damc.amortize import Amortizer
 from damc.latent import LatentModel
-from damc.learn.parts import Metrics, Update
+from damc.learn.parts import Metrics, Update, squared_weights
 from damc.learn.processes import mean_with_gradient
 
 
 def autoencoder_steps(
-    model: LatentModel, q: Amortizer, x: Tensor, update: Update, *, updates: int
+    model: LatentModel,
+    q: Amortizer,
+    x: Tensor,
+    update: Update,
+    *,
+    updates: int,
+    penalty: float = 0.0,
 ) -> tuple[Tensor, Metrics]:
     """Steps of the decoder, q's encoder and its center m, each on its part of the batch x.
 
@@ -27,7 +33,7 @@ def autoencoder_steps(
 
     with the moments of each coordinate of the codes: 2 sigma^2 times the divergence of a Gaussian
     with those moments from the prior N(0, I) is what is added. A decoder can undo any scale of its
-    codes; chains, whose prior is N(0, I), cannot.
+    codes; chains, whose prior is N(0, I), cannot. `penalty` is that of `decoder_step`.
 
     Returns:
         The codes z ``(B, d)``, each before the step that it was used in, and how it went.
@@ -37,7 +43,10 @@ def autoencoder_steps(
     for part in x.chunk(updates):
         z = q.center(q.embed(part))
         error = model.squared_error(part, z).mean()
-        norm = update("autoencoder", error + model.sigma**2 * _divergence(z))
+        loss = error + model.sigma**2 * _divergence(z)
+        if penalty:
+            loss = loss + penalty * squared_weights(model.decoder)
+        norm = update("autoencoder", loss)
         codes.append(z.detach())
         errors.append(error.detach())
     z = torch.cat(codes)

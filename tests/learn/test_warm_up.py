@@ -77,6 +77,33 @@ def test_codes_are_drawn_to_the_moments_of_the_prior() -> None:
     torch.testing.assert_close(losses[0], expected, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("warm_up", [0.8, 0.0])
+def test_the_weights_of_the_decoder_are_penalized_in_both_stages(warm_up: float) -> None:
+    """The loss rises by the penalty times the sum of squares of weights, offsets left out."""
+
+    def losses(penalty: float) -> dict[str, Tensor]:
+        learner = make(replace(WARM, warm_up=warm_up, decoder_penalty=penalty))
+        found: dict[str, Tensor] = {}
+        update = learner.update
+
+        def spy(name: str, loss: Tensor) -> Tensor:
+            found.setdefault(name, loss.detach())
+            return update(name, loss)
+
+        learner.update = spy  # type: ignore[method-assign]
+        matrices = [p for p in learner.model.decoder.parameters() if p.ndim > 1]
+        found["size"] = sum((p.detach().square().sum() for p in matrices), torch.zeros(()))
+        learner.step(X, INDEX, seeded())
+        return found
+
+    name = "autoencoder" if warm_up else "decoder"
+    without, with_it = losses(0.0), losses(0.5)
+    expected = without[name] + 0.5 * without["size"]
+    torch.testing.assert_close(with_it[name], expected, rtol=1e-5, atol=0)
+    with pytest.raises(BadInput, match="decoder_penalty must not be negative"):
+        replace(WARM, decoder_penalty=-0.1)
+
+
 def test_the_first_chains_start_at_the_codes_spread_by_the_factor() -> None:
     learner = make(replace(WARM, ema_rate=1.0))
     for _ in range(4):
