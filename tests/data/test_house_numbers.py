@@ -1,0 +1,30 @@
+"""The made-up house numbers that settings for SVHN are chosen on."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.house_numbers import house_numbers
+from damc.data import load_images
+
+
+def test_they_show_digits_on_smooth_backgrounds() -> None:
+    g = torch.Generator().manual_seed(0)
+    strokes = torch.zeros(30, 28, 28, dtype=torch.uint8)
+    strokes[:, 4:24, 12:16] = 255
+    blank = load_images(torch.zeros_like(strokes))
+    noise = torch.randint(256, (20, 3, 32, 32), dtype=torch.uint8, generator=g)
+    photographs = load_images(noise)
+
+    def made(digits: object) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return house_numbers(20, digits, photographs, generator)  # type: ignore[arg-type]
+
+    with_digits, without = made(load_images(strokes)), made(blank)
+    assert with_digits.shape == (20, 3, 32, 32) and with_digits.dtype == torch.uint8
+    assert with_digits.equal(made(load_images(strokes)))
+    ink = (with_digits.float() - without.float()).abs().mean((0, 1))
+    assert ink[16, 14:18].min() > 25  # a stroke in the middle
+    assert ink[0].max() < 5  # and none at the upper edge
+    edges = [image.float().diff(dim=-1).abs().mean() for image in (without, noise)]
+    assert edges[0] < edges[1] / 10
