@@ -29,6 +29,8 @@ from damc.train.origin import Origin
 from damc.train.run import Run
 
 _PILOTS = 16, 48  # iterations of two schedules that are timed to plan a budget of minutes
+_LONG_PILOTS = 80, 180  # the same, if they take at most this share of it
+_SHARE = 0.25
 _LEAST = 24  # iterations that every budget has
 _PRODUCTS = 4  # timed after each of them
 
@@ -106,7 +108,7 @@ def train(
         if plan.is_file():
             iterations = int(json.loads(plan.read_text())["iterations"])
         else:
-            products, seconds = _worth(fresh, images, batch, seed)
+            products, seconds = _worth(fresh, images, batch, seed, 60 * budget.minutes)
             seconds = _first(folder.parent / "product.json", seconds)
             iterations = max(_LEAST, int(60 * budget.minutes / (products * seconds)))
             found = {"iterations": iterations, "products_each": products, "seconds": seconds}
@@ -139,19 +141,24 @@ def train(
 
 
 def _worth(
-    fresh: Callable[[int], Learner], images: Images, batch: int, seed: int
+    fresh: Callable[[int], Learner], images: Images, batch: int, seed: int, budget: float
 ) -> tuple[float, float]:
     """The time of an iteration in units of a matrix product, and the seconds of a product.
 
     It is the difference between two whole schedules, the longer one less the shorter: what a method
     does once, however long it trains, such as fitting a mixture, is in both. What a process does
     once, such as importing, is in a third schedule before them.
+
+    What is done once may still grow with the iterations before it, as a mixture is fitted to up to
+    10,000 stored samples, 78 batches of 128. So schedules are longer than that where the `budget`,
+    in seconds, allows it.
     """
-    _, (short, _), (long, product) = (
-        _timed(fresh(n), n, images, batch, seed) for n in (_PILOTS[0], *_PILOTS)
-    )
-    more = _PILOTS[1] - _PILOTS[0]
-    each = max((long - short) / more, long / (2 * _PILOTS[1]))  # should the clock be that noisy
+    first, product = _timed(fresh(_PILOTS[0]), _PILOTS[0], images, batch, seed)
+    likely = sum(_LONG_PILOTS) * (first / _PILOTS[0] + _PRODUCTS) * product
+    pilots = _LONG_PILOTS if likely <= _SHARE * budget else _PILOTS
+    (short, _), (long, product) = (_timed(fresh(n), n, images, batch, seed) for n in pilots)
+    more = pilots[1] - pilots[0]
+    each = max((long - short) / more, long / (2 * pilots[1]))  # should the clock be that noisy
     return each, product
 
 

@@ -246,8 +246,17 @@ def test_other_processes_cost_a_cell_no_iterations() -> None:
     assert _now(torch.device("cpu")) - before < 0.1
 
 
-def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of 2 seconds, one of a minute in the middle of every schedule, one of an hour ever."""
+@pytest.mark.parametrize(
+    ("budget", "grows"),
+    [(1.0, 0.0), (1e9, 0.0), (1e9, 3.0)],
+)
+def test_what_is_done_once_costs_a_cell_no_iterations(
+    budget: float, grows: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 2 seconds, one of a minute in the middle of every schedule, one of an hour ever.
+
+    The minute may grow with the first 30 iterations before it: then only long pilots are right.
+    """
     clock = [0.0]
     hours = [3600.0]
 
@@ -260,7 +269,7 @@ def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.Monkey
 
         def step(self, *_: object) -> None:
             middle = self.iteration == self.horizon // 2
-            clock[0] += 60.0 if middle else 2.0
+            clock[0] += 60.0 + grows * min(self.iteration, 30) if middle else 2.0
             if middle and hours:
                 clock[0] += hours.pop()
             self.iteration += 1
@@ -271,7 +280,7 @@ def test_what_is_done_once_costs_a_cell_no_iterations(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(training, "_now", now)
     images = load_images(torch.rand(40, 1, 8, 8) * 2 - 1)
-    each, product = training._worth(Once, images, 8, 0)  # type: ignore[arg-type]
+    each, product = training._worth(Once, images, 8, 0, budget)  # type: ignore[arg-type]
     assert product == 1 / 4  # a tick for four products
     assert each * product == pytest.approx(2 + 1)
 
