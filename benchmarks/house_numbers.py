@@ -80,9 +80,11 @@ def _placed(row: Tensor, scale: Tensor, right_by: Tensor, down_by: Tensor, turn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data-root", type=Path, default=None)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="folder for the two files")
+    parser.add_argument("--data-root", type=Path, help="folder of MNIST and CIFAR-10")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     g = torch.Generator().manual_seed(0)
