@@ -86,7 +86,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     """
 
     centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
-    decoder_penalty: float = 0.0  # weight of the decoder's squared weights beside its error
+    decoder_penalty: float = 0.0  # weight of its dense layers' squared weights beside its error
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
     warm_up_rate: float = 7e-4

@@ -96,12 +96,14 @@ def decoder_step(
         z: the points.
         update: `Learner.update`.
         updates: how many steps.
-        penalty: weight of `squared_weights` beside the squared error of an image.
+        penalty: weight of the `squared_weights` of dense layers beside an image's squared error.
     """
     errors = []
     for _ in range(updates):
         error = model.squared_error(x, z).mean()
-        loss = error + penalty * squared_weights(model.decoder) if penalty else error
+        loss = error
+        if penalty:
+            loss = loss + penalty * squared_weights(model.decoder, dense=True)
         norm = update("decoder", loss)
         errors.append(error.detach())
     return {
@@ -111,9 +113,16 @@ def decoder_step(
     }
 
 
-def squared_weights(network: nn.Module) -> Tensor:
-    """The sum of squares of a network's weights, not of its offsets, ``()``."""
-    weights = [p for p in network.parameters() if p.ndim > 1]
+def squared_weights(network: nn.Module, *, dense: bool = False) -> Tensor:
+    """The sum of squares of a network's weights, not of its offsets, ``()``.
+
+    Args:
+        network: a decoder, for example.
+        dense: of its fully connected layers alone, if it has any: in a decoder these say where in
+            latent space an image lies, and the convolutions after them draw it.
+    """
+    layers = [m.weight for m in network.modules() if dense and isinstance(m, nn.Linear)]
+    weights = layers or [p for p in network.parameters() if p.ndim > 1]
     return torch.stack([w.square().sum() for w in weights]).sum()
 
 

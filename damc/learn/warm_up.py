@@ -45,7 +45,7 @@ def autoencoder_steps(
         error = model.squared_error(part, z).mean()
         loss = error + model.sigma**2 * _divergence(z)
         if penalty:
-            loss = loss + penalty * squared_weights(model.decoder)
+            loss = loss + penalty * squared_weights(model.decoder, dense=True)
         norm = update("autoencoder", loss)
         codes.append(z.detach())
         errors.append(error.detach())

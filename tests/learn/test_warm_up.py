@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from damc import DAMC, Amortizer, BadInput
+from damc.learn.parts import squared_weights
 from tests.learn.tiny import INDEX, WARM, Counted, X, make, seeded, weights
 
 
@@ -102,6 +103,15 @@ def test_the_weights_of_the_decoder_are_penalized_in_both_stages(warm_up: float)
     torch.testing.assert_close(with_it[name], expected, rtol=1e-5, atol=0)
     with pytest.raises(BadInput, match="decoder_penalty must not be negative"):
         replace(WARM, decoder_penalty=-0.1)
+
+
+def test_convolutions_are_penalized_only_where_nothing_is_dense() -> None:
+    dense, drawing = nn.Linear(3, 4), nn.ConvTranspose2d(4, 1, 2)
+    whole = nn.Sequential(dense, nn.Unflatten(1, (4, 1, 1)), drawing)
+    of_dense, of_drawing = dense.weight.square().sum(), drawing.weight.square().sum()
+    torch.testing.assert_close(squared_weights(whole, dense=True), of_dense)
+    torch.testing.assert_close(squared_weights(whole), of_dense + of_drawing)
+    torch.testing.assert_close(squared_weights(drawing, dense=True), of_drawing)
 
 
 def test_the_first_chains_start_at_the_codes_spread_by_the_factor() -> None:
