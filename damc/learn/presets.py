@@ -261,7 +261,7 @@ _SMALL = (
             amortizer={"capacity": 0.5},
         ),
         iterations=20_000,
-        minutes=15,
+        minutes=10,
         data="mnist",
         sigma=0.15,
         posterior_step_size=0.05,
