@@ -69,7 +69,8 @@ def preset_for_images(shape: tuple[int, int, int]) -> Preset:
 
     Up to 16 pixels a side `digits-small`; with sides that four divides, `svhn-small` in color and
     `mnist-detect-small` in gray, whose last layers are convolutions; else `mnist-small`, fully
-    connected.
+    connected. DAMC keeps the sigma of the other methods: a larger one is for samples, and costs
+    reconstructions, which are what counts here.
 
     Args:
         shape: (C, H, W).
@@ -82,6 +83,6 @@ def preset_for_images(shape: tuple[int, int, int]) -> Preset:
     else:
         near = PRESETS["mnist-small"]
     about = f"images of {'x'.join(map(str, shape))}, like {near.name}"
-    return replace(
-        near, name="images", about=about, data="", networks=replace(near.networks, shape=shape)
-    )
+    recipe = replace(near.recipe, damc={**near.recipe.damc, "sigma": near.recipe.sigma})
+    networks = replace(near.networks, shape=shape)
+    return replace(near, name="images", about=about, data="", networks=networks, recipe=recipe)

@@ -18,12 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import damc
-from damc import AnomalyDetector, BadInput
+from damc import DAMC, AnomalyDetector, BadInput
 from damc.anomaly.parts import NetworkScore
 from damc.anomaly.probabilities import confidence
 from damc.anomaly.scaling import Columns, Pixels, scaling_from, settings_of
 from damc.anomaly.sizing import network_shape, preset_for_images, preset_for_vectors
 from damc.data import load_images
+from damc.learn.presets import find_preset
 from damc.randomness import SharedNoise
 
 QUICK: dict[str, Any] = {
@@ -346,6 +347,13 @@ def test_networks_come_from_the_shape() -> None:
         assert networks.decoder["kind"] == kind
         assert networks.build_decoder()(torch.zeros(2, networks.latent_dim)).shape == (2, *shape)
     assert preset_for_vectors(3).networks.decoder["last"] is None
+
+
+def test_damc_detects_with_the_sigma_of_the_other_methods() -> None:
+    """A larger one is for samples, and `svhn-small` has it; a detector needs reconstructions."""
+    small = find_preset("svhn-small")
+    sizes = [DAMC.settings_from(p.recipe).sigma for p in (small, preset_for_images((3, 32, 32)))]
+    assert sizes == [0.5, 0.3] and small.recipe.sigma == 0.3
 
 
 def test_fitting_and_scoring_leave_torch_as_it_was(rows: np.ndarray[Any, Any]) -> None:
