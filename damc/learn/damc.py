@@ -58,6 +58,7 @@ from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
 from damc.learn.warm_up import autoencoder_steps
 from damc.nets.networks import Networks
+from damc.nets.principal import begin_as_pca, check_layers
 from damc.randomness import batch_rows
 
 VANILLA_STEPS = 40
@@ -74,6 +75,8 @@ REFIT_FROM = 40
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
 
+_IMAGES_EACH = 40  # images for each principal component of a linear start
+
 CENTERED = {"center": True, "velocity": True, "frequency": 0.05}
 """Options of a centered amortizer, which begins as a Gaussian around m(x)."""
 
@@ -86,6 +89,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     """
 
     centered: bool = False  # q(z | x) around a learned mean, moves in posterior standard deviations
+    linear_start: bool = False  # networks begin as principal components of the first images
     decoder_penalty: float = 0.0  # weight of its dense layers' squared weights beside its error
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
@@ -179,6 +183,8 @@ class DAMC(Learner):
         s = settings or DAMCSettings(sigma=model.sigma)
         super().__init__(s, networks, model)
         _check_center(amortizer, s)
+        if s.linear_start and amortizer.center is not None and amortizer.encoder is not None:
+            check_layers(amortizer.encoder, amortizer.center.mean, model.decoder)
         if s.store_energy_updates and not s.store:
             raise BadInput(
                 "store must be positive for store_energy_updates, "
@@ -230,6 +236,17 @@ class DAMC(Learner):
         model = networks.build_model(settings.sigma, energy=cls.with_energy)
         options = CENTERED if settings.centered else {}
         return cls(model, networks.build_amortizer(**options), settings, networks)
+
+    @property
+    def initial_images(self) -> int:
+        """Enough for the principal components, with a linear start."""
+        return _IMAGES_EACH * self.model.latent_dim if self.settings.linear_start else 0
+
+    def initialize(self, x: Tensor) -> None:
+        """Encoder, center and decoder begin as principal components of images x."""
+        assert self.amortizer.encoder is not None and self.amortizer.center is not None
+        begin_as_pca(self.amortizer.encoder, self.amortizer.center.mean, self.model.decoder, x)
+        self.target.load_state_dict(self.amortizer.state_dict())
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model
@@ -392,6 +409,8 @@ def _check_center(q: Amortizer, s: DAMCSettings) -> None:
                 "the amortizer must have a center to warm up, got none: set centered, or warm_up "
                 "to 0"
             )
+        if s.linear_start:
+            raise BadInput("the amortizer must have a center for linear_start, got none")
         return
     if not s.store or s.prior_starts == "unconditional":
         raise BadInput(

@@ -337,6 +337,14 @@ class Learner(Shared):
         score: Tensor = -self.model.log_joint(self.infer(x, generator=generator), x)
         return score
 
+    @property
+    def initial_images(self) -> int:
+        """How many images `initialize` wants before the first iteration; none by default."""
+        return 0
+
+    def initialize(self, x: Tensor) -> None:
+        """Sets initial weights by images x ``(N, C, H, W)``; `fit` calls it once, if wanted."""
+
     def check_networks(self, x: Tensor) -> None:
         """Raises `BadInput` if a module does not fit the images x ``(B, C, H, W)`` or another."""
         if type(self.model) is LatentModel:

@@ -165,6 +165,8 @@ def fit(
             [*loggers, *events],
         )
         stream = feed(source, batch, seed, learner.iteration, place, flip)
+        if learner.iteration == 0:
+            stream = loop.begin(stream)
         stopped = stack.enter_context(stopping(max_minutes))
         stack.callback(learner.eval)
         bar = stack.enter_context(progress_bar(learner, iterations, progress and loop.first))

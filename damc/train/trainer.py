@@ -5,14 +5,15 @@ from __future__ import annotations
 __all__ = ["ENOUGH", "GO_ON", "PAUSE", "STOP", "Trainer"]
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from damc.errors import Diverged
+from damc.errors import BadInput, Diverged
 from damc.learn import Learner
-from damc.learn.processes import largest, mean_of_all, world
+from damc.learn.processes import broadcast, largest, mean_of_all, of_all_processes, world
 from damc.randomness import BatchShare, derive_seed, global_seed
 from damc.train.callbacks import Callback, Progress, StopTraining
 from damc.train.devices import Place
@@ -23,6 +24,11 @@ from damc.train.watch import Watch
 GO_ON, ENOUGH, PAUSE, STOP = range(4)
 """What a process says after an iteration: nothing, a callback wants to end, the time is over or a
 scheduler asked, Ctrl-C."""
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+"""Images ``(B, C, H, W)`` and their numbers ``(B,)``."""
+
+_NUMBERS = 2**27  # most that initial weights are set by, half a gigabyte of images
 
 
 class Trainer:
@@ -54,13 +60,39 @@ class Trainer:
         self._checked = False
         _set_training_mode(learner)
 
+    def begin(self, stream: Batches) -> Batches:
+        """Lets a new learner set its weights by the first images; they stay in the stream."""
+        wanted, seen, end = self.learner.initial_images, 0, None
+        taken: list[tuple[Tensor, Tensor]] = []
+        while seen < wanted:
+            try:
+                x, index = next(stream)
+            except BadInput as error:  # a stream with fewer batches, of which some may be enough
+                if not taken:
+                    raise
+                end = error
+                break
+            self._check(x.to(self.place.device))
+            wanted = min(wanted, max(len(x), _NUMBERS // x[0].numel()))
+            taken.append((x, index))
+            seen += len(x) * self.place.world_size
+        if taken:
+            x = torch.cat([of_all_processes(x.to(self.place.device)) for x, _ in taken])
+            self.learner.initialize(x)
+            broadcast(self.learner.state_dict().values())  # what the first process computed
+        return _again(taken, end, stream)
+
+    def _check(self, x: Tensor) -> None:
+        """Once: the networks fit these images and each other."""
+        if not self._checked:
+            self.learner.check_networks(x)
+            self._checked = True
+
     def step(self, x: Tensor, index: Tensor) -> dict[str, Tensor]:
         """One iteration of the learner, whose randomness depends on its number alone."""
         k = self.learner.iteration
         device, rank = self.place.device, self.place.global_rank
-        if not self._checked:  # once: the networks fit these images and each other
-            self.learner.check_networks(x.to(device))
-            self._checked = True
+        self._check(x.to(device))
         seed = derive_seed(self.seed, "step", k, 0)
         if isinstance(self.generator, BatchShare):
             self.generator.seed_batch(seed, own=derive_seed(self.seed, "process", k, rank))
@@ -161,6 +193,14 @@ class Trainer:
         if good and self.run is not None:
             where = f"the last good state is iteration {good[-1]} in {self.run.path}"
         return Diverged(f"training blew up in iteration {k}: {error}; {where}")
+
+
+def _again(taken: list[tuple[Tensor, Tensor]], end: BadInput | None, stream: Batches) -> Batches:
+    """Batches that were taken from a stream, and then the rest of it, or how it ended."""
+    yield from taken
+    if end is not None:
+        raise end
+    yield from stream
 
 
 def _of_all(metrics: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -12,6 +12,8 @@ from damc import DAMC, Amortizer, BadInput
 from damc.learn.parts import squared_weights
 from tests.learn.tiny import INDEX, WARM, Counted, X, make, seeded, weights
 
+UNCENTERED = {"centered": False, "warm_up": 0.0, "store": 0, "store_energy_updates": 0}
+
 
 def codes(learner: DAMC) -> Tensor:
     assert learner.amortizer.center is not None
@@ -164,3 +166,12 @@ def test_the_last_iteration_has_chains_however_few_there_are() -> None:
         for _ in range(horizon):
             metrics = learner.step(X, INDEX, seeded())
         assert "displacement" in metrics
+
+
+def test_a_linear_start_needs_a_center_and_networks_that_can_be_linear() -> None:
+    with pytest.raises(BadInput, match="center for linear_start"):
+        DAMC.from_preset("digits-small", linear_start=True, **UNCENTERED)
+    with pytest.raises(BadInput, match="linear_start needs"):
+        make(replace(WARM, linear_start=True))
+    assert DAMC.from_preset("digits-small", linear_start=True).initial_images == 40 * 8
+    assert DAMC.from_preset("digits-small", linear_start=False).initial_images == 0

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from damc import DAMC, BadInput, Diverged, fit, load
+from damc.data import load_images
 from damc.learn.processes import average as average_gradients
 from damc.train.run import Run
 
@@ -48,9 +49,10 @@ def quiet(trained: DAMC, data: Any, iterations: int, **options: Any) -> DAMC:
     return trained
 
 
-@pytest.mark.parametrize("warm_up", [0.0, 0.7])
-def test_five_and_five_are_ten_bit_for_bit(warm_up: float, tmp_path: Path) -> None:
-    stages = {"warm_up": warm_up, "horizon": 10}  # stopped in the warm-up, if there is one
+@pytest.mark.parametrize(("warm_up", "linear"), [(0.0, False), (0.7, False), (0.7, True)])
+def test_five_and_five_are_ten_bit_for_bit(warm_up: float, linear: bool, tmp_path: Path) -> None:
+    # Stopped in the warm-up, if there is one.
+    stages = {"warm_up": warm_up, "horizon": 10, "linear_start": linear}
     ten = quiet(learner(**stages), images(), 10, run=tmp_path / "ten")
     quiet(learner(**stages), images(), 5, run=tmp_path / "five")
     # Whatever happened to torch's own random state in between must not matter.
@@ -114,6 +116,68 @@ def test_iterations_that_were_had_already_are_said_not_ignored(tmp_path: Path) -
 def test_an_iterator_that_ends_is_named() -> None:
     with pytest.raises(BadInput, match="ended after 3 batches"):
         quiet(learner(), _one_shot(), 4)
+
+
+class Initialized(DAMC):
+    """Keeps the images that its initial weights were set by, and the number of those it learns."""
+
+    wanted = 40
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.first: list[Tensor] = []
+        self.indices: list[Tensor] = []
+
+    @property
+    def initial_images(self) -> int:
+        return self.wanted
+
+    def initialize(self, x: Tensor) -> None:
+        self.first.append(x)
+
+    def step(self, x: Tensor, index: Tensor, generator: Any = None) -> dict[str, Tensor]:
+        self.indices.append(index)
+        return super().step(x, index, generator)
+
+
+def test_initial_weights_are_set_once_by_the_first_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one = quiet(Initialized.from_preset("digits-small", **TINY), images(), 5, run=tmp_path)
+    (first,) = one.first
+    assert first.shape == (48, 1, 8, 8)  # whole batches
+    seen = torch.cat(one.indices)
+    assert first.equal(images()[seen[:48]])  # which it then learns from, none of them lost
+    torch.manual_seed(0)
+    again = quiet(Initialized.from_preset("digits-small", **TINY), images(), 7, run=tmp_path)
+    assert again.first == [] and again.iteration == 7
+
+
+def test_a_short_iterator_sets_initial_weights_by_what_it_has() -> None:
+    class Greedy(Initialized):
+        wanted = 1000
+
+    torch.manual_seed(0)
+    one = quiet(Greedy.from_preset("digits-small", **TINY), _one_shot(), 3)
+    assert one.first[0].equal(images()) and one.iteration == 3
+    with pytest.raises(BadInput, match="ended after 3 batches"):
+        quiet(Greedy.from_preset("digits-small", **TINY), _one_shot(), 4)
+
+
+def test_a_linear_start_reconstructs_before_it_learns() -> None:
+    """One iteration at a rate of nearly nothing: what is left is the start."""
+    data = load_images("digits")
+    x = data.batch(torch.arange(300))
+    errors = []
+    for linear in (False, True):
+        trained = learner(warm_up=0.9, horizon=10, linear_start=linear, warm_up_rate=1e-9)
+        quiet(trained, data, 1)
+        for q in (trained.amortizer, trained.target):
+            assert q.center is not None
+            with torch.no_grad():
+                z = q.center(q.embed(x))
+                errors.append(float((trained.decode(z) - x).square().mean()))
+    spread = float((x - x.mean(0)).square().mean())
+    assert min(errors[:2]) > spread > 1.5 * max(errors[2:])
 
 
 def test_a_checkpoint_that_cannot_compute_is_not_kept(tmp_path: Path) -> None:
