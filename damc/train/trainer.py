@@ -28,7 +28,7 @@ scheduler asked, Ctrl-C."""
 Batches = Iterator[tuple[Tensor, Tensor]]
 """Images ``(B, C, H, W)`` and their numbers ``(B,)``."""
 
-_NUMBERS = 2**27  # most that initial weights are set by, half a gigabyte of images
+_NUMBERS = 2**26  # most that initial weights are set by, a quarter of a gigabyte of images
 
 
 class Trainer:
