@@ -74,11 +74,8 @@ def check_layers(encoder: nn.Module, head: nn.Linear, decoder: nn.Module) -> flo
         for m in net.modules()
         if isinstance(m, nn.LeakyReLU)
     }
-    if (
-        len(slopes) != 1
-        or narrow < 2 * d
-        or any(isinstance(m, nn.Conv2d) and m.in_channels < 2 for m in maps)
-    ):
+    paired = all(m.in_channels > 1 for m in maps if isinstance(m, nn.Conv2d))
+    if len(slopes) != 1 or narrow < 2 * d or not paired:
         raise BadInput(
             "linear_start needs LeakyReLU of one slope and layers at least twice as wide as z, "
             f"got slopes {sorted(slopes)} and {narrow} units for {d} latent dimensions"
@@ -104,7 +101,7 @@ def _decoder_layers(decoder: nn.Module) -> tuple[list[nn.Linear], list[nn.Module
     last = max((k for k, m in enumerate(layers) if isinstance(m, nn.Linear)), default=-1)
     dense, maps = layers[: last + 1], layers[last + 1 :]
     known = nn.LeakyReLU | nn.Unflatten | nn.PixelShuffle | nn.Tanh | Crop
-    fits = all(isinstance(m, known) or _is_conv(m) for m in maps)
+    fits = all(isinstance(m, known) or type(m) is nn.Conv2d for m in maps)
     if not _alternate(dense) or not fits or not any(isinstance(m, nn.Tanh) for m in maps):
         raise _unsuited("decoder", decoder)
     linear = [m for m in dense if isinstance(m, nn.Linear)]
@@ -225,10 +222,6 @@ def _alternate(layers: list[nn.Module]) -> bool:
     kinds = (nn.Linear, nn.LeakyReLU)
     fit = all(isinstance(m, kinds[k % 2]) for k, m in enumerate(layers))
     return fit and len(layers) % 2 == 1
-
-
-def _is_conv(layer: nn.Module) -> bool:
-    return type(layer) is nn.Conv2d
 
 
 def _unsuited(role: str, net: nn.Module) -> BadInput:
