@@ -380,9 +380,9 @@ class DAMC(Learner):
 
     def inferences(self) -> Mapping[str, Infer]:
         """q(z | x) and moves on the posterior, or those moves from N(0, I)."""
-        model, s = self.model, self.settings
-        amortized = amortizer_inference(model, self.amortizer, s.posterior_step_size, s.test_steps)
-        vanilla = noise_inference(model, s.posterior_step_size, VANILLA_STEPS)
+        model, q, s = self.model, self.amortizer, self.settings
+        amortized = amortizer_inference(model, q, s.posterior_step_size, s.test_steps)
+        vanilla = noise_inference(model, s.posterior_step_size, VANILLA_STEPS, q.center)
         return {"amortizer": amortized, "gaussian": vanilla}
 
     @property

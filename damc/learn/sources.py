@@ -90,10 +90,15 @@ def amortizer_draw(q: Amortizer) -> Draw:
     return lambda n, _, generator: q.sample(n, generator=generator)
 
 
-def noise_inference(model: LatentModel, step_size: float, steps: int) -> Infer:
-    """Langevin moves on p(z | x) from N(0, I): without noise, to a mode of the posterior."""
+def noise_inference(
+    model: LatentModel, step_size: float, steps: int, center: Center | None = None
+) -> Infer:
+    """Langevin moves on p(z | x) from N(0, I): without noise, to a mode of the posterior.
+
+    With a center, in its coordinates: a step size that was meant for those diverges in others.
+    """
     d = model.latent_dim
-    return _refined(model, lambda x, g: standard_normal(x, d, g), step_size, steps)
+    return _refined(model, lambda x, g: standard_normal(x, d, g), step_size, steps, center)
 
 
 def amortizer_inference(model: LatentModel, q: Amortizer, step_size: float, steps: int) -> Infer:

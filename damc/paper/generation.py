@@ -102,10 +102,11 @@ class Generation(TrainedTable):
         "sri",
         "sri-l5",
         "lebm",
+        "damc-vae",
         "damc-paper",
         "damc",
     )
-    data: ClassVar[tuple[str, ...]] = ("svhn", "mnist")
+    data: ClassVar[tuple[str, ...]] = ("svhn", "mnist", "cifar10")
     paper: ClassVar[Mapping[tuple[str, str, str], float]] = {
         (method, name, key): value
         for method, row in {

@@ -142,6 +142,23 @@ def test_the_first_chains_start_at_the_codes_spread_by_the_factor() -> None:
     torch.testing.assert_close(away.mT.cov(), factor @ factor.mT, rtol=0.2, atol=0.02)
 
 
+def test_moves_from_noise_find_the_mode_in_the_coordinates_of_the_center() -> None:
+    learner = make(replace(WARM, sigma=0.1, posterior_step_size=0.5), energy=False)
+    decoder, center = learner.model.decoder, learner.amortizer.center
+    assert isinstance(decoder, Counted) and isinstance(decoder.inner, nn.Sequential)
+    decoder.inner[1] = nn.Identity()  # linear, so that the mode of the posterior is known
+    w = decoder.inner[0].weight.detach() * torch.tensor([10.0, 1.0, 0.1])
+    precision = torch.eye(3) + w.mT @ w / 0.01
+    with torch.no_grad():
+        decoder.inner[0].weight.copy_(w)
+        away = X.flatten(1) - decoder.inner[0].bias
+        mode = torch.linalg.solve(precision, w.mT @ away.mT / 0.01).mT
+        assert center is not None
+        center.factor.copy_(torch.linalg.cholesky(torch.linalg.inv(precision)))
+    z = learner.inferences()["gaussian"](X, 200, False, seeded())
+    torch.testing.assert_close(z, mode, rtol=1e-3, atol=1e-3)
+
+
 def test_warming_up_needs_a_center() -> None:
     model = make().model
     settings = replace(WARM, store=0)
