@@ -19,13 +19,14 @@ __all__ = [
 ]
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from damc.amortize import Amortizer
 from damc.amortize.center import Center
+from damc.kernels.ascent import Ascent
 from damc.kernels.base import Kernel
 from damc.kernels.langevin import Langevin
 from damc.latent import EnergyPrior, LatentModel
@@ -114,9 +115,9 @@ def first_guess(
     generator: torch.Generator | None,
 ) -> Tensor:
     """z ~ q(z | x) by few steps and one posterior move: a detector infers thousands of images."""
-    few: dict[str, Any] = {"solver": "multistep", "steps": 10}
-    infer = _refined(model, lambda x, g: q.sample(x=x, generator=g, **few), step_size, 1, q.center)
-    return infer(x, None, False, generator)
+    z = q.sample(x=x, generator=generator, solver="multistep", steps=10)
+    kernel = Langevin(step_size, noise=False, scale=None if q.center is None else q.center.factor)
+    return kernel.run(z, model.posterior(x), generator, steps=1)[0].z
 
 
 def _refined(
@@ -126,12 +127,13 @@ def _refined(
     steps: int,
     center: Center | None = None,
 ) -> Infer:
-    """Langevin moves on p(z | x) from ``start(x, generator)``; without noise, uphill."""
+    """Langevin moves on p(z | x) from ``start(x, generator)``; without noise, uphill alone."""
 
     def infer(
         x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
     ) -> Tensor:
-        kernel = Langevin(step_size, noise=noise, scale=None if center is None else center.factor)
+        scale = None if center is None else center.factor
+        kernel = (Langevin if noise else Ascent)(step_size, scale=scale)
         moves = steps if moves is None else moves
         z = start(x, generator)
         return kernel.run(z, model.posterior(x), generator, steps=moves)[0].z
