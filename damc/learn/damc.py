@@ -72,6 +72,13 @@ posteriors are fitted again."""
 REFIT_FROM = 40
 """Fewest iterations with chains for which that pays: a fit costs as much as several of them."""
 
+EARLY_FITS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Shares of the warm-up after which both are fitted to its codes, so that a model that is looked
+at, or stopped, before its chains begin has samples and reconstructions."""
+
+EARLY_FITS_FROM = 400
+"""Fewest iterations of the warm-up for which those are made."""
+
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
 
@@ -205,6 +212,7 @@ class DAMC(Learner):
         begin = self.stages.begin
         chains = s.horizon - begin
         self._refits = {begin + int(share * chains) for share in REFITS if chains >= REFIT_FROM}
+        self._refits |= {int(share * begin) for share in EARLY_FITS if begin >= EARLY_FITS_FROM}
         self._add_optimizers()
 
     def _add_optimizers(self) -> None:
@@ -250,10 +258,10 @@ class DAMC(Learner):
 
     def step(self, x: Tensor, index: Tensor, generator: torch.Generator | None = None) -> Metrics:
         s, model = self.settings, self.model
-        if self.iteration < self.stages.begin:
-            return self.warm_up(x, generator)
         if self.iteration == self.stages.begin or self.iteration in self._refits:
             self._fit_again(x, generator)
+        if self.iteration < self.stages.begin:
+            return self.warm_up(x, generator)
         chain, center = self.posterior_chain, self.target.center
         if center is not None and chain.kernel.scale is not center.factor:
             chain.kernel = replace(chain.kernel, scale=center.factor)
@@ -312,7 +320,7 @@ class DAMC(Learner):
     def _fit_again(self, x: Tensor, generator: torch.Generator | None) -> None:
         """The factor of posteriors and the mixture under q(z) follow the decoder and the samples.
 
-        At first these are codes of the warm-up, if there was one, each spread as its posterior is.
+        Until chains run these are codes of the warm-up; then each is spread as its posterior is.
         """
         first = self.iteration == self.stages.begin
         if self.amortizer.center is not None:
@@ -324,7 +332,7 @@ class DAMC(Learner):
             if first and self.store is not None:
                 self.store.spread(factor, generator)
         if self.store is not None and self.prior_sampler is not None:
-            self.prior_sampler.fit(self.store)
+            self.prior_sampler.fit(self.store, anew=self.iteration <= self.stages.begin)
             if first:
                 self.store.clear()
 

@@ -61,12 +61,17 @@ class RefinedMixture(nn.Module):
         """The mixture as it was last fitted."""
         return GaussianMixture(self.weights, self.means, self.factors)
 
-    def fit(self, store: Store) -> None:
-        """Fits the mixture to stored points, from where it was: components keep their meaning."""
+    def fit(self, store: Store, *, anew: bool = False) -> None:
+        """Fits the mixture to stored points, from where it was: components keep their meaning.
+
+        Args:
+            store: the points.
+            anew: forget where it was, as what was learned about components is nothing yet.
+        """
         points = store.known
         if len(points) < 2:
             return
-        start = self.mixture if int(self.fitted) else None
+        start = self.mixture if int(self.fitted) and not anew else None
         found = GaussianMixture.fit(
             points, self.components, start=start, iterations=_EM[start is not None]
         )

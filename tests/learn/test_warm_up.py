@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import damc.learn.damc
 from damc import DAMC, Amortizer, BadInput
 from damc.learn.parts import squared_weights
 from tests.learn.tiny import INDEX, WARM, Counted, X, make, seeded, weights
@@ -192,3 +193,22 @@ def test_a_linear_start_needs_a_center_and_networks_that_can_be_linear() -> None
         make(replace(WARM, linear_start=True))
     assert DAMC.from_preset("digits-small", linear_start=True).initial_images == 40 * 8
     assert DAMC.from_preset("digits-small", linear_start=False).initial_images == 0
+
+
+def test_samples_follow_the_codes_before_any_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damc.learn.damc, "EARLY_FITS_FROM", 1)
+    learner = make(replace(WARM, warm_up=0.95, horizon=64))
+    assert learner.store is not None and learner.prior_sampler is not None
+    assert learner.amortizer.center is not None
+    fits = []
+    for k in range(learner.stages.begin):
+        before, known = learner.amortizer.center.factor.clone(), learner.store.known.clone()
+        learner.step(X, INDEX, seeded(k))
+        if not learner.amortizer.center.factor.equal(before):
+            fits.append(k)
+            q = learner.prior_sampler.mixture
+            torch.testing.assert_close(q.weights @ q.means, known.mean(0), rtol=0, atol=0.01)
+    assert fits == [3, 7, 15, 30]
+    assert learner.target.center is not None
+    assert learner.target.center.factor.equal(learner.amortizer.center.factor)
+    assert len(learner.store.known) == min(6 * learner.stages.begin, 100)  # nothing is forgotten
