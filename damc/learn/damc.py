@@ -76,8 +76,8 @@ EARLY_FITS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the warm-up after which both are fitted to its codes, so that a model that is looked
 at, or stopped, before its chains begin has samples and reconstructions."""
 
-EARLY_FITS_FROM = 400
-"""Fewest iterations of the warm-up for which those are made."""
+EARLY_FITS_FROM = 1000
+"""Fewest iterations of the warm-up for which those are made: shorter ones soon end."""
 
 WARM_RATE = 0.7
 """How far down its cosine the learning rate of the warm-up gets; that of the chains goes on."""
