@@ -39,7 +39,9 @@ def moments(minutes: float) -> tuple[float, ...]:
 class Race(TrainedTable):
     """Quality along one run of each method, measured at doubling times.
 
-    The learning rates fall over the whole run, so that only the last moment is a finished model.
+    Moments are shares of the iterations, so that those of a method whose first iterations are its
+    cheapest come sooner than their minutes. The learning rates fall over the whole run, so that
+    only the last moment is a finished model.
     """
 
     name: ClassVar[str] = "race"
