@@ -11,6 +11,8 @@ import torch
 from damc.density import LogProb, value_and_grad
 from damc.kernels.base import Kernel, State, StepInfo, evaluate
 
+_ROUNDING = 16  # times the precision of a log-density: at a mode, a move may round downhill
+
 
 @dataclass(frozen=True)
 class Ascent(Kernel):
@@ -39,7 +41,8 @@ class Ascent(Kernel):
         z_new = z + self.push(s**2 / 2 * self.pull(grad))
         new = State(z_new, *value_and_grad(log_prob, z_new))
         assert new.log_prob is not None and new.grad is not None
-        uphill = (new.log_prob >= value) & new.grad.isfinite().all(1)
+        rounding = _ROUNDING * torch.finfo(value.dtype).eps * value.abs()
+        uphill = (new.log_prob >= value - rounding) & new.grad.isfinite().all(1)
         here = self.relocate(state._replace(log_prob=value, grad=grad), uphill, new)
         s = s * torch.where(uphill, 1.0, 0.5).to(z)[:, None]
         info = StepInfo(value, calls + len(z), acceptance=uphill.to(value))

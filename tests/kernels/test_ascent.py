@@ -38,7 +38,7 @@ def test_a_step_size_that_is_too_large_still_leads_to_the_mode(generator: torch.
     for _ in range(2000):
         state, _ = kernel.step(state, gaussian)
         values.append(gaussian(state.z))
-    assert bool((torch.stack(values).diff(dim=0) >= 0).all())
+    assert bool((torch.stack(values).diff(dim=0) >= -1e-9).all())
     assert state.z.abs().max() < 1e-3
 
 

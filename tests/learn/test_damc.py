@@ -16,6 +16,7 @@ from damc.learn.optimizers import LearningRate
 from damc.learn.parts import decoder_step, energy_step
 from damc.learn.presets import find_preset
 from damc.learn.sharing import count
+from damc.learn.starts import Store
 from tests.learn.tiny import INDEX, QUICK, WARM, X, changed, make, seeded, weights
 from tests.reference.energies import Zero
 
@@ -333,7 +334,12 @@ def test_its_mixture_is_fitted_again_over_the_horizon() -> None:
     fits: list[tuple[int, int]] = []
     q = learner.prior_sampler
     assert q is not None
-    q.fit = lambda store: fits.append((learner.iteration, len(store.known)))  # type: ignore[method-assign]
+
+    def fit(store: Store, *, anew: bool) -> None:
+        assert anew == (learner.iteration == 3)  # what it was fitted to before is no guide
+        fits.append((learner.iteration, len(store.known)))
+
+    q.fit = fit  # type: ignore[method-assign]
     for k in range(60):
         learner.step(X, INDEX, seeded(k))
     # To the codes of the warm-up; then to posterior samples alone.
