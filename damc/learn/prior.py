@@ -66,7 +66,7 @@ class RefinedMixture(nn.Module):
 
         Args:
             store: the points.
-            anew: forget where it was, as what was learned about components is nothing yet.
+            anew: from scratch, while the diffusion model has learned nothing about the components.
         """
         points = store.known
         if len(points) < 2:
