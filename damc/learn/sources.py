@@ -116,7 +116,7 @@ def first_guess(
 ) -> Tensor:
     """z ~ q(z | x) by few steps and one posterior move: a detector infers thousands of images."""
     z = q.sample(x=x, generator=generator, solver="multistep", steps=10)
-    kernel = Langevin(step_size, noise=False, scale=None if q.center is None else q.center.factor)
+    kernel = Langevin(step_size, noise=False, scale=_scale(q.center))
     return kernel.run(z, model.posterior(x), generator, steps=1)[0].z
 
 
@@ -132,10 +132,14 @@ def _refined(
     def infer(
         x: Tensor, moves: int | None, noise: bool, generator: torch.Generator | None
     ) -> Tensor:
-        scale = None if center is None else center.factor
-        kernel = (Langevin if noise else Ascent)(step_size, scale=scale)
+        kernel = (Langevin if noise else Ascent)(step_size, scale=_scale(center))
         moves = steps if moves is None else moves
         z = start(x, generator)
         return kernel.run(z, model.posterior(x), generator, steps=moves)[0].z
 
     return infer
+
+
+def _scale(center: Center | None) -> Tensor | None:
+    """The preconditioner of moves in the coordinates of a center."""
+    return None if center is None else center.factor
