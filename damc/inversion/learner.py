@@ -252,11 +252,10 @@ class Inversion(Learner):
         z: Tensor,
         steps: int,
         *,
-        noise: bool = True,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Langevin moves on the posterior, preconditioned by the decoder's mean stiffness."""
-        kernel = Langevin(self.settings.posterior_step_size, noise=noise)
+        kernel = Langevin(self.settings.posterior_step_size)
         target = self.problem.stretched(self.posterior(x))
         state, _ = kernel.run(self.problem.squeeze(z), target, generator, steps=steps)
         return self.problem.stretch(state.z)
