@@ -75,6 +75,7 @@ class NetworkPlan:
             batch=preset.batch,
             seed=seed,
             flip=preset.flip,
+            shift=preset.shift,
             accelerator=self.device,
             progress=self.verbose,
         ).eval()

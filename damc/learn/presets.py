@@ -38,6 +38,7 @@ class Preset:
     batch: int = 128
     iterations: int = 200_000
     flip: bool = False
+    shift: int = 0  # pixels by which images move at most, drawn anew for each batch
     minutes: int | None = None  # of training on 2 cores, roughly; None needs a GPU
 
 
@@ -143,16 +144,6 @@ _DAMC_CONVOLUTIONS: dict[str, Any] = {**_DAMC, "linear_start": True, "energy_pen
 as good as what they learn in minutes. The difference of energies stays above -1 / 0.5, where with a
 smaller penalty it grows until posterior chains follow the energy out of the data."""
 
-_SMOOTH: dict[str, Any] = {
-    **_DAMC_CONVOLUTIONS,
-    "linear_start": False,
-    "decoder_penalty": 0.3,
-    "sigma": 0.5,
-}
-"""The same for a few thousand smooth images, whose decoder is otherwise good at their own z alone:
-small weights, and wider posteriors, whose samples it learns from; images full of detail, as in
-CIFAR-10, lose by it."""
-
 _DAMC_MLP: dict[str, Any] = {
     **_DAMC,
     "encoder_updates": 2,
@@ -193,12 +184,21 @@ def _small(
     *,
     data: str | None = None,
     flip: bool = False,
+    shift: int = 0,
     **recipe: Any,
 ) -> Preset:
     chosen = laptop_recipe(**{"horizon": iterations, **recipe})
     data = name.removesuffix("-small") if data is None else data
     return Preset(
-        name, about, data, networks, chosen, iterations=iterations, flip=flip, minutes=minutes
+        name,
+        about,
+        data,
+        networks,
+        chosen,
+        iterations=iterations,
+        flip=flip,
+        shift=shift,
+        minutes=minutes,
     )
 
 
@@ -289,11 +289,11 @@ _SMALL = (
         ),
         iterations=3500,
         minutes=6,
+        shift=2,  # of few images the decoder otherwise learns their own z alone, for every method
         sigma=0.3,
         posterior_steps=20,
         encoder_updates=1,
         warm_posterior_steps=10,
-        damc=_SMOOTH,
     ),
     _small(
         "cifar10-small",

@@ -127,6 +127,7 @@ def train(
             batch=batch,
             seed=seed,
             flip=preset.flip,
+            shift=preset.shift,
             preset=preset.name,
             origin=None if origin is None else origin.settings,
             keep=1,

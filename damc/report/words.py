@@ -75,6 +75,7 @@ SETTINGS = {
     "training.batch": "images in an iteration",
     "training.seed": "seed",
     "training.flip": "images mirrored",
+    "training.shift": "images moved, pixels at most",
 }
 """Settings of a run by their dotted names, without the leading "config."."""
 

@@ -94,7 +94,8 @@ def resumed(
     if networks is None:
         data = run.config["data"]
         preset = preset_for(data["shape"], int(data["count"]), source)
-        preset = replace(preset, flip=bool(training["flip"]))
+        flip, shift = bool(training["flip"]), int(training.get("shift", 0))
+        preset = replace(preset, flip=flip, shift=shift)
     elif name in PRESETS:
         preset = PRESETS[name]
     else:

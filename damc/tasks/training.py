@@ -141,6 +141,7 @@ class Training:
             batch=self.preset.batch if self.batch is None else self.batch,
             seed=self.seed,
             flip=self.preset.flip,
+            shift=self.preset.shift,
             preset=self.preset.name if self.module is None else None,
             origin=self.origin.settings,
             hook=lambda learner, run, k: self._watch(learner, unseen, k),

@@ -30,6 +30,7 @@ def batches(
     rank: int = 0,
     world: int = 1,
     flip: bool = False,
+    shift: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless shuffled batches; batch k depends on `(seed, k)` and on nothing before it.
 
@@ -39,24 +40,28 @@ def batches(
     Args:
         images: N images.
         batch_size: images in a batch, over all ranks together.
-        seed: of the order and the flips.
+        seed: of the order, the flips and the shifts.
         start: the number of the first batch, to resume where a run stopped.
         rank: this process takes images rank, rank + world, ... of every batch.
         world: number of processes; must divide `batch_size`.
         flip: mirror each image left to right with probability one half. The choice is drawn for
             the whole batch, so it does not depend on `world`.
+        shift: move each image by up to so many pixels, up or down and left or right, and repeat
+            its edge where it was; drawn like the flips.
     """
     if batch_size < 1:
         raise BadInput(f"batch_size must be at least 1, got {batch_size}")
     if start < 0:
         raise BadInput(f"start must be the number of a batch, 0 or more, got {start}")
+    if shift < 0:
+        raise BadInput(f"shift must be a number of pixels, 0 or more, got {shift}")
     _check_rank(rank, world)
     if batch_size % world:
         raise BadInput(f"batch_size must be a multiple of the {world} processes, got {batch_size}")
     size = min(batch_size, len(images)) // world * world
     if not size:
         raise BadInput(f"{images.name} has {len(images)} images, fewer than the {world} processes")
-    return _batches(images, size, seed, start, rank, world, flip)
+    return _batches(images, size, seed, start, rank, world, flip, shift)
 
 
 class Stream:
@@ -155,7 +160,7 @@ class Stream:
 
 
 def _batches(
-    images: Images, size: int, seed: int, start: int, rank: int, world: int, flip: bool
+    images: Images, size: int, seed: int, start: int, rank: int, world: int, flip: bool, shift: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     per_epoch = len(images) // size
     order, epoch = torch.empty(0, dtype=torch.int64), -1
@@ -172,7 +177,20 @@ def _batches(
             generator.manual_seed(derive_seed(seed, "flip", k))
             heads = torch.rand(size, generator=generator) < 0.5
             x = torch.where(heads[rank::world, None, None, None], x.flip(-1), x)
+        if shift:
+            generator.manual_seed(derive_seed(seed, "shift", k))
+            by = torch.randint(-shift, shift + 1, (size, 2), generator=generator)
+            x = shifted(x, by[rank::world])
         yield x, index
+
+
+def shifted(x: Tensor, by: Tensor) -> Tensor:
+    """Images x ``(B, C, H, W)`` moved by pixels `by` ``(B, 2)``, down and right, edges repeated."""
+    high, wide = x.shape[-2:]
+    rows = (torch.arange(high) - by[:, :1]).clamp(0, high - 1)
+    columns = (torch.arange(wide) - by[:, 1:]).clamp(0, wide - 1)
+    x = x.gather(2, rows[:, None, :, None].expand_as(x))
+    return x.gather(3, columns[:, None, None, :].expand_as(x))
 
 
 def _to_unit(x: Tensor) -> Tensor:

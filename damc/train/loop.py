@@ -49,6 +49,7 @@ def fit(
     batch: int = 128,
     seed: int = 0,
     flip: bool = False,
+    shift: int = 0,
     preset: str | None = None,
     origin: Mapping[str, Any] | None = None,
     checkpoint_every: int = 500,
@@ -83,6 +84,7 @@ def fit(
         batch: images an iteration, over all processes together.
         seed: of the order of the data and of every draw.
         flip: mirror each image with probability one half.
+        shift: move each image by up to so many pixels in both directions, its edge repeated.
         preset: the preset's name, remembered in the run folder.
         origin: how to find the data again, plain values remembered in the run folder.
         checkpoint_every: iterations between checkpoints; one is always written at the end.
@@ -133,12 +135,15 @@ def fit(
     source = open_data(data, None if learner.networks is None else learner.networks.shape)
     place = open_place(accelerator, devices, precision)
     folder = None
+    training: dict[str, Any] = {"batch": batch, "seed": seed, "flip": flip}
+    if shift:  # left out otherwise: older run folders have none
+        training["shift"] = shift
     settings = {
         "learner": learner.name,
         "preset": preset,
         "config": learner.config,
         "data": {**describe_data(source), **(origin or {})},
-        "training": {"batch": batch, "seed": seed, "flip": flip},
+        "training": training,
     }
     if run is not None:
         if place.global_rank == 0:
@@ -164,7 +169,7 @@ def fit(
             list(callbacks),
             [*loggers, *events],
         )
-        stream = feed(source, batch, seed, learner.iteration, place, flip)
+        stream = feed(source, batch, seed, learner.iteration, place, flip, shift)
         if learner.iteration == 0:
             stream = loop.begin(stream)
         stopped = stack.enter_context(stopping(max_minutes))

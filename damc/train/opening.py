@@ -43,15 +43,21 @@ def describe_data(source: Images | Stream) -> dict[str, Any]:
 
 
 def feed(
-    source: Images | Stream, batch: int, seed: int, start: int, place: Place, flip: bool
+    source: Images | Stream,
+    batch: int,
+    seed: int,
+    start: int,
+    place: Place,
+    flip: bool,
+    shift: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches from number `start` on, this process's share of each."""
     ranks = {"rank": place.global_rank, "world": place.world_size}
     if isinstance(source, Stream):
-        if flip:
-            raise BadInput("flip is for images; an iterable of batches flips its own")
+        if flip or shift:
+            raise BadInput("flip and shift are for images; an iterable of batches has its own")
         return source.iterate(start, **ranks)
-    return batches(source, batch, seed=seed, start=start, flip=flip, **ranks)
+    return batches(source, batch, seed=seed, start=start, flip=flip, shift=shift, **ranks)
 
 
 def _is_batches(data: Any) -> bool:

@@ -349,11 +349,12 @@ def test_networks_come_from_the_shape() -> None:
     assert preset_for_vectors(3).networks.decoder["last"] is None
 
 
-def test_damc_detects_with_the_sigma_of_the_other_methods() -> None:
-    """A larger one is for samples, and `svhn-small` has it; a detector needs reconstructions."""
-    small = find_preset("svhn-small")
-    sizes = [DAMC.settings_from(p.recipe).sigma for p in (small, preset_for_images((3, 32, 32)))]
-    assert sizes == [0.5, 0.3] and small.recipe.sigma == 0.3
+def test_a_detector_sees_images_where_they_are() -> None:
+    """`svhn-small` moves them, for samples; what has moved may be an anomaly."""
+    assert find_preset("svhn-small").shift == 2
+    for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8)):
+        preset = preset_for_images(shape)
+        assert preset.shift == 0 and DAMC.settings_from(preset.recipe).sigma == preset.recipe.sigma
 
 
 def test_fitting_and_scoring_leave_torch_as_it_was(rows: np.ndarray[Any, Any]) -> None:

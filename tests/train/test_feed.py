@@ -39,8 +39,9 @@ def take(iterator: Iterator[Any], n: int) -> list[Any]:
 )
 def test_a_batch_depends_on_its_number_only(count: int, size: int, start: int, seed: int) -> None:
     images = load_images(np.arange(count, dtype=np.uint8)[:, None, None], value_range=(0, 255))
-    straight = take(batches(images, size, seed=seed, flip=True), start + 5)
-    resumed = take(batches(images, size, seed=seed, start=start, flip=True), 5)
+    # Of one pixel, which no shift changes.
+    straight = take(batches(images, size, seed=seed, flip=True, shift=2), start + 5)
+    resumed = take(batches(images, size, seed=seed, start=start, flip=True, shift=2), 5)
     for (x, index), (x2, index2) in zip(straight[start:], resumed, strict=True):
         assert torch.equal(index, index2) and torch.equal(x, x2)
         assert len(index) == min(size, count) and torch.equal(x, images.batch(index))
@@ -61,10 +62,9 @@ def test_an_epoch_visits_each_image_at_most_once_and_epochs_differ() -> None:
 def test_ranks_share_each_batch_whatever_their_number(count: int) -> None:
     images = load_images(pixels(count, 3, 3))
     size = min(12, count) // 3 * 3
-    one = take(batches(images, size, seed=3, flip=True), 6)
-    parts = [
-        take(batches(images, 12, seed=3, flip=True, rank=rank, world=3), 6) for rank in range(3)
-    ]
+    options = {"seed": 3, "flip": True, "shift": 1}
+    one = take(batches(images, size, **options), 6)
+    parts = [take(batches(images, 12, **options, rank=rank, world=3), 6) for rank in range(3)]
     for k, (x, index) in enumerate(one):
         for rank in range(3):
             assert torch.equal(parts[rank][k][1], index[rank::3])
@@ -82,9 +82,26 @@ def test_half_of_the_images_are_mirrored() -> None:
     assert all((x[..., 0] == -1).all() for x, _ in take(batches(images, 50, seed=0), 3))
 
 
+def test_images_move_by_up_to_shift_pixels_and_their_edges_are_repeated() -> None:
+    n, shift = 3000, 2
+    picture = np.arange(42, dtype=np.uint8).reshape(6, 7)
+    images = load_images(np.repeat(picture[None], n, 0), value_range=(0, 255))
+    ((x, _),) = take(batches(images, n, seed=0, shift=shift), 1)
+    x = ((x[:, 0] + 1) * 127.5).round().to(torch.uint8).numpy()
+    padded = np.pad(picture, shift, mode="edge")
+    places = [(down, right) for down in range(5) for right in range(5)]
+    found = [int((x == padded[a : a + 6, b : b + 7]).all((1, 2)).sum()) for a, b in places]
+    assert sum(found) == n  # each is one of the 25 moves, all of which differ
+    # Binomial(n, 1/25) each: five standard errors.
+    assert max(abs(count - n / 25) for count in found) < 5 * (n * 24) ** 0.5 / 25
+    again = [part for part, _ in take(batches(images, 50, seed=0, shift=shift), 2)]
+    assert not torch.equal(*again)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ({"batch_size": 4, "shift": -1}, "shift must be a number of pixels, 0 or more, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 5, "world": 2}, "multiple"),
         ({"batch_size": 16, "world": 8}, "fewer"),
