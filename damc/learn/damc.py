@@ -202,7 +202,9 @@ class DAMC(Learner):
         self.target: Amortizer = self.ema.module
         self.store = Store(s.store, model.latent_dim) if s.store else None
         self.prior_sampler = (
-            None if self.store is None else RefinedMixture.of(self.store, s.store_components)
+            None
+            if self.store is None
+            else RefinedMixture.of(self.store, s.store_components, s.store_scales)
         )
 
         starts = partial(AmortizedStarts, self.target, s.start_solver, s.start_steps)

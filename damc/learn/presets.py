@@ -144,6 +144,10 @@ _DAMC_CONVOLUTIONS: dict[str, Any] = {**_DAMC, "linear_start": True, "energy_pen
 as good as what they learn in minutes. The difference of energies stays above -1 / 0.5, where with a
 smaller penalty it grows until posterior chains follow the energy out of the data."""
 
+_SCALED: dict[str, Any] = {**_DAMC_CONVOLUTIONS, "store_scales": 9}
+"""The same where the contrast of whole images varies: their codes are near the mean or far from it
+in all directions at once, as no Gaussian is."""
+
 _DAMC_MLP: dict[str, Any] = {
     **_DAMC,
     "encoder_updates": 2,
@@ -294,6 +298,7 @@ _SMALL = (
         posterior_steps=20,
         encoder_updates=1,
         warm_posterior_steps=10,
+        damc=_SCALED,
     ),
     _small(
         "cifar10-small",

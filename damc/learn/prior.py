@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from damc.amortize import Amortizer
 from damc.amortize.mixture import GaussianMixture
+from damc.amortize.scales import fit_scales, scale_grid
 from damc.learn.starts import Store
 
 _EM = 10, 5  # iterations of expectation-maximization: at first, and when fitted again
@@ -16,7 +17,8 @@ _POINTS = 7  # stored samples for each Gaussian, at least, times d
 
 
 class RefinedMixture(nn.Module):
-    """z = m_k + L_k v with a component k ~ w and v ~ q(v | k), a diffusion model.
+    """z = m_k + s_j L_k v with a component k ~ w, a scale j ~ p_k and v ~ q(v | k), a diffusion
+    model.
 
     The diffusion model predicts velocities and begins at v ~ N(0, I), so that q(z) begins as the
     mixture, and learns what that misses. Until it is fitted it is N(0, I).
@@ -24,27 +26,33 @@ class RefinedMixture(nn.Module):
     Args:
         latent_dim: d.
         components: K.
+        scales: J; with one, s = 1.
     """
 
     @classmethod
-    def of(cls, store: Store, most: int) -> RefinedMixture:
+    def of(cls, store: Store, most: int, scales: int = 1) -> RefinedMixture:
         """With as many components as the size of a store allows, and at most `most`."""
         size, latent_dim = store.points.shape
-        return cls(latent_dim, max(1, min(most, size // (_POINTS * latent_dim))))
+        return cls(latent_dim, max(1, min(most, size // (_POINTS * latent_dim))), scales)
 
     weights: Tensor
     means: Tensor
     factors: Tensor
     inverses: Tensor
     fitted: Tensor
+    scales: Tensor
+    shares: Tensor
 
-    def __init__(self, latent_dim: int, components: int) -> None:
+    def __init__(self, latent_dim: int, components: int, scales: int = 1) -> None:
         super().__init__()
         self.latent_dim, self.components = latent_dim, components
         self.register_buffer("weights", torch.full((components,), 1 / components))
         self.register_buffer("means", torch.zeros(components, latent_dim))
         self.register_buffer("factors", torch.eye(latent_dim).repeat(components, 1, 1))
         self.register_buffer("inverses", self.factors.clone(), persistent=False)
+        self.register_buffer("scales", scale_grid(scales), persistent=False)
+        shares = torch.full((components, scales), 1 / scales)
+        self.register_buffer("shares", shares, persistent=scales > 1)
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
         self.register_buffer("fitted", torch.zeros((), dtype=torch.long))
         self.amortizer = Amortizer(
@@ -58,7 +66,7 @@ class RefinedMixture(nn.Module):
 
     @property
     def mixture(self) -> GaussianMixture:
-        """The mixture as it was last fitted."""
+        """The mixture as it was last fitted, at the scale 1."""
         return GaussianMixture(self.weights, self.means, self.factors)
 
     def fit(self, store: Store, *, anew: bool = False) -> None:
@@ -72,10 +80,16 @@ class RefinedMixture(nn.Module):
         if len(points) < 2:
             return
         start = self.mixture if int(self.fitted) and not anew else None
-        found = GaussianMixture.fit(
-            points, self.components, start=start, iterations=_EM[start is not None]
-        )
+        again, shares = start is not None, self.shares
+        if len(self.scales) == 1 or start is None:
+            found = GaussianMixture.fit(points, self.components, start=start, iterations=_EM[again])
+            shares = torch.full_like(shares[: len(found.weights)], 1 / len(self.scales))
+        else:
+            found = start
+        if len(self.scales) > 1:
+            found, shares = fit_scales(points, found, self.scales, shares, iterations=_EM[again])
         k = len(found.weights)  # few points have fewer components
+        self.shares[:k] = shares
         self.weights.zero_()
         self.weights[:k], self.means[:k], self.factors[:k] = (
             found.weights,
@@ -93,25 +107,33 @@ class RefinedMixture(nn.Module):
     def loss(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The denoising loss of v at points z ``(B, d)``, each in a component that it may be of."""
         white, share = self.whitened(z)
-        k = torch.multinomial(share, 1, generator=generator)[:, 0]
-        v = white[k, torch.arange(len(z), device=z.device)]
+        k, j = self._split(torch.multinomial(share, 1, generator=generator)[:, 0])
+        v = white[k, torch.arange(len(z), device=z.device)] / self.scales[j, None]
         return self.amortizer.loss(v, self._labels(k), p_uncond=0.0, generator=generator)
 
     @torch.no_grad()
     def whitened(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """v = L_k^-1 (z - m_k) for every component, ``(K, B, d)``, and p(k | z), ``(B, K)``."""
+        """L_k^-1 (z - m_k) for every component, ``(K, B, d)``, and p(k, j | z), ``(B, K J)``."""
         white = (z - self.means[:, None]) @ self.inverses.mT
-        log_scale = self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        log_each = (self.weights.log() - log_scale)[:, None] - white.square().sum(2) / 2
-        return white, log_each.mT.softmax(1)
+        s, log_volume = self.scales, self.factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        log_scale = log_volume[:, None] + self.latent_dim * s.log()
+        log_prior = self.weights[:, None].log() + self.shares.log() - log_scale
+        squares = white.square().sum(2)[:, None] / s[:, None] ** 2
+        log_each = log_prior[..., None] - squares / 2
+        return white, log_each.flatten(0, 1).mT.softmax(1)
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n draws, ``(n, d)``."""
-        k = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        joint = (self.weights[:, None] * self.shares).flatten()
+        k, j = self._split(torch.multinomial(joint, n, replacement=True, generator=generator))
         v = self.amortizer.sample(x=self._labels(k), generator=generator)
         spread = (v @ self.factors.mT)[k, torch.arange(n, device=v.device)]
-        return self.means[k] + spread
+        return self.means[k] + self.scales[j, None] * spread
+
+    def _split(self, joint: Tensor) -> tuple[Tensor, Tensor]:
+        """Component and scale of their number."""
+        return joint // len(self.scales), joint % len(self.scales)
 
     def _labels(self, k: Tensor) -> Tensor:
         return nn.functional.one_hot(k, self.components).to(self.means)

@@ -137,6 +137,7 @@ class StoreSettings:
 
     store: int = 0  # latest ones, from which a q(z) of its own learns; 0: none
     store_components: int = 40  # Gaussians that it begins as, each of at least 7 d stored samples
+    store_scales: int = 1  # spreads that each of them has, for tails heavier than a Gaussian's
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     store_rate: float = 1e-3  # its learning rate
@@ -181,6 +182,7 @@ _COUNTS = {
     "energy_updates",
     "store_batch",
     "store_components",
+    "store_scales",
     "store_updates",
     "warm_up_batch",
     "r1_every",

@@ -51,6 +51,7 @@ SETTINGS = {
     "settings.ema_every": "iterations between averages",
     "settings.store": "posterior samples that q(z) learns from",
     "settings.store_components": "Gaussians that q(z) begins as",
+    "settings.store_scales": "spreads of each of them",
     "settings.store_updates": "updates of q(z) in an iteration",
     "settings.store_energy_updates": "further updates of the energy in an iteration",
     "settings.store_batch": "samples in each of them",
