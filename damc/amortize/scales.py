@@ -62,8 +62,9 @@ def fit_scales(
         w, p = total / total.sum(), found.sum(2) / total[:, None]
         precise = (found / s[:, None] ** 2).sum(1)  # (K, N)
         m = (precise @ z) / precise.sum(1, keepdim=True).clamp(min=least)
-        for k, weight in enumerate(precise):
-            apart = z - m[k]
-            covariance = (weight[:, None] * apart).mT @ apart / total[k]
-            factors[k] = torch.linalg.cholesky(covariance + floor)
+        covariances = []
+        for mean, weight, n in zip(m, precise, total, strict=True):
+            apart = z - mean
+            covariances.append((weight[:, None] * apart).mT @ apart / n)
+        factors = torch.linalg.cholesky(torch.stack(covariances) + floor)
     return GaussianMixture(w.to(like), m.to(like), factors.to(like)), p.to(like)

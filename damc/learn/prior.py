@@ -80,14 +80,15 @@ class RefinedMixture(nn.Module):
         if len(points) < 2:
             return
         start = self.mixture if int(self.fitted) and not anew else None
-        again, shares = start is not None, self.shares
-        if len(self.scales) == 1 or start is None:
-            found = GaussianMixture.fit(points, self.components, start=start, iterations=_EM[again])
-            shares = torch.full_like(shares[: len(found.weights)], 1 / len(self.scales))
+        iterations = _EM[start is not None]
+        enough = int(self.fitted) == self.components <= len(points) // (self.latent_dim + 1)
+        if start is not None and enough and len(self.scales) > 1:
+            found, shares = start, self.shares
         else:
-            found = start
+            found = GaussianMixture.fit(points, self.components, start=start, iterations=iterations)
+            shares = torch.full_like(self.shares[: len(found.weights)], 1 / len(self.scales))
         if len(self.scales) > 1:
-            found, shares = fit_scales(points, found, self.scales, shares, iterations=_EM[again])
+            found, shares = fit_scales(points, found, self.scales, shares, iterations=iterations)
         k = len(found.weights)  # few points have fewer components
         self.shares[:k] = shares
         self.weights.zero_()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import torch
+import torch.distributions as D
 from torch import Tensor
 
 from damc.amortize.mixture import GaussianMixture
+from damc.amortize.scales import fit_scales, scale_grid
 from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Store
 
@@ -95,3 +99,97 @@ def test_points_are_whitened_in_components_by_their_probability() -> None:
     torch.testing.assert_close(share, each / each.sum(1, keepdim=True), rtol=1e-3, atol=1e-5)
     back = q.means[:, None] + white @ q.factors.mT
     torch.testing.assert_close(back, z.expand(3, -1, -1), rtol=1e-4, atol=1e-5)
+
+
+def heavy(n: int, seed: int = 0) -> Tensor:
+    """Points of four dimensions, one normal for each but a scale for all: sd of log s is 0.5."""
+    s = (0.5 * torch.randn(n, 1, generator=seeded(seed))).exp()
+    return 2.0 + s * torch.randn(n, 4, generator=seeded(seed + 1)) @ torch.randn(
+        4, 4, generator=seeded(99)
+    )
+
+
+def radii(z: Tensor, like: Tensor) -> Tensor:
+    factor = torch.linalg.cholesky(like.T.cov())
+    apart = (z - like.mean(0)).T
+    return torch.linalg.solve_triangular(factor, apart, upper=False).norm(dim=0)
+
+
+def test_scales_describe_tails_that_one_gaussian_does_not() -> None:
+    z, unseen = heavy(4000), heavy(4000, seed=10)
+    plain, scaled = RefinedMixture(4, 1), RefinedMixture(4, 1, scales=9)
+    levels = torch.tensor([0.05, 0.5, 0.95, 0.99])
+    wanted = radii(unseen, unseen).quantile(levels)
+    errors = []
+    for q in (plain, scaled):
+        q.fit(stored(z))
+        found = radii(q.sample(4000, seeded(3)), unseen).quantile(levels)
+        errors.append((found / wanted - 1).abs())
+    # Two sets of 4,000 points differ by less than 0.06.
+    again = radii(heavy(4000, seed=20), unseen).quantile(levels)
+    assert (again / wanted - 1).abs().max() < 0.08
+    assert errors[1].max() < 0.1 and errors[0].max() > 0.2
+    torch.testing.assert_close(scaled.shares.sum(1), torch.ones(1))
+
+
+def test_one_scale_is_a_mixture_of_gaussians() -> None:
+    z = ring(1000).double()
+    begin = GaussianMixture.fit(z, 3, iterations=2)
+    ones = torch.ones(1, dtype=z.dtype), torch.ones(3, 1, dtype=z.dtype)
+    for k in (1, 2):
+        found, shares = fit_scales(z, begin, *ones, iterations=k)
+        known = GaussianMixture.fit(z, 3, start=begin, iterations=k)
+        assert shares.eq(1).all()
+        for one, other in zip(astuple(found), astuple(known), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_expectation_maximization_of_scales_goes_uphill() -> None:
+    z, scales = heavy(800).double(), scale_grid(5).double()
+    mixture = GaussianMixture.fit(z, 2, iterations=2)
+    shares, likelihoods = torch.full((2, 5), 0.2, dtype=z.dtype), []
+    for _ in range(8):
+        log_each = [
+            w.log() + p.log() + D.MultivariateNormal(m, scale_tril=s * f).log_prob(z)
+            for w, m, f, row in zip(
+                mixture.weights, mixture.means, mixture.factors, shares, strict=True
+            )
+            for s, p in zip(scales, row, strict=True)
+        ]
+        likelihoods.append(torch.stack(log_each).logsumexp(0).mean())
+        mixture, shares = fit_scales(z, mixture, scales, shares, iterations=1)
+    gains = torch.stack(likelihoods).diff()
+    assert gains.min() > -1e-6 and gains.sum() > 0.05
+
+
+def test_points_are_whitened_at_scales_by_their_probability() -> None:
+    fitted, q = RefinedMixture(4, 2, scales=3), RefinedMixture(4, 2, scales=3)
+    fitted.fit(stored(heavy(900)))
+    q.load_state_dict(fitted.state_dict())
+    z = heavy(20, seed=7)
+    _, share = q.whitened(z)
+    each = torch.stack(
+        [
+            w * p * D.MultivariateNormal(m, scale_tril=s * f).log_prob(z).exp()
+            for w, m, f, row in zip(q.weights, q.means, q.factors, q.shares, strict=True)
+            for s, p in zip(q.scales, row, strict=True)
+        ],
+        1,
+    )
+    torch.testing.assert_close(share, each / each.sum(1, keepdim=True), rtol=1e-3, atol=1e-5)
+    assert q.loss(z, seeded()).isfinite() and torch.equal(
+        q.sample(5, seeded()), fitted.sample(5, seeded())
+    )
+
+
+def test_scales_need_enough_points_to_go_on_from_where_they_were() -> None:
+    q = RefinedMixture(2, 4, scales=3)
+    q.fit(stored(ring(7)))  # two components
+    assert int(q.fitted) == 2 and q.sample(20, seeded()).isfinite().all()
+    q.fit(stored(ring(400)))
+    assert int(q.fitted) == 4
+    means = q.means.clone()
+    q.fit(stored(ring(400, seed=10)))
+    assert (q.means - means).norm(dim=1).max() < 1.0
+    q.fit(stored(ring(7)))
+    assert int(q.fitted) == 2 and q.sample(20, seeded()).isfinite().all()
