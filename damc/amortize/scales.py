@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from damc.amortize.mixture import GaussianMixture
+from damc.errors import BadInput
 
 _SMALLEST, _LARGEST = 0.4, 2.5
 
 
 def scale_grid(count: int) -> Tensor:
-    """The scales s, ``(count,)``: from 0.4 to 2.5 in equal ratios, or 1 alone."""
+    """The scales s, ``(count,)``, an odd number: 0.4 to 2.5 in equal ratios, 1 in the middle."""
+    if count % 2 == 0:
+        raise BadInput(f"store_scales must be odd, got {count}")
     if count == 1:
         return torch.ones(1)
     return torch.logspace(math.log10(_SMALLEST), math.log10(_LARGEST), count)

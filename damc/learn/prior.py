@@ -26,7 +26,7 @@ class RefinedMixture(nn.Module):
     Args:
         latent_dim: d.
         components: K.
-        scales: J; with one, s = 1.
+        scales: J, odd; with one, s = 1.
     """
 
     @classmethod
@@ -51,7 +51,8 @@ class RefinedMixture(nn.Module):
         self.register_buffer("factors", torch.eye(latent_dim).repeat(components, 1, 1))
         self.register_buffer("inverses", self.factors.clone(), persistent=False)
         self.register_buffer("scales", scale_grid(scales), persistent=False)
-        shares = torch.full((components, scales), 1 / scales)
+        shares = torch.zeros(components, scales)
+        shares[:, scales // 2] = 1.0  # of the scale 1
         self.register_buffer("shares", shares, persistent=scales > 1)
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
         self.register_buffer("fitted", torch.zeros((), dtype=torch.long))

@@ -137,7 +137,7 @@ class StoreSettings:
 
     store: int = 0  # latest ones, from which a q(z) of its own learns; 0: none
     store_components: int = 40  # Gaussians that it begins as, each of at least 7 d stored samples
-    store_scales: int = 1  # spreads that each of them has, for tails heavier than a Gaussian's
+    store_scales: int = 1  # spreads that each has, an odd number; several have heavier tails
     store_updates: int = 1  # gradient steps of it in an iteration
     store_batch: int = 256
     store_rate: float = 1e-3  # its learning rate

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
+import pytest
 import torch
 import torch.distributions as D
 from torch import Tensor
 
 from damc.amortize.mixture import GaussianMixture
 from damc.amortize.scales import fit_scales, scale_grid
+from damc.errors import BadInput
 from damc.learn.prior import RefinedMixture
 from damc.learn.starts import Store
 
@@ -193,3 +195,13 @@ def test_scales_need_enough_points_to_go_on_from_where_they_were() -> None:
     assert (q.means - means).norm(dim=1).max() < 1.0
     q.fit(stored(ring(7)))
     assert int(q.fitted) == 2 and q.sample(20, seeded()).isfinite().all()
+
+
+def test_before_it_is_fitted_it_is_normal_whatever_its_scales() -> None:
+    q = RefinedMixture(2, 3, scales=5)
+    torch.testing.assert_close(q.scales[2], torch.tensor(1.0))
+    z = q.sample(3000, seeded(2))
+    # Variances of 3,000 normal numbers have a standard error of 0.026.
+    assert (z.var(0) - 1).abs().max() < 0.12 and z.mean(0).abs().max() < 0.09
+    with pytest.raises(BadInput, match="store_scales must be odd, got 2"):
+        RefinedMixture(2, 3, scales=2)
