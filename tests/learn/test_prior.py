@@ -205,3 +205,41 @@ def test_before_it_is_fitted_it_is_normal_whatever_its_scales() -> None:
     assert (z.var(0) - 1).abs().max() < 0.12 and z.mean(0).abs().max() < 0.09
     with pytest.raises(BadInput, match="store_scales must be odd, got 2"):
         RefinedMixture(2, 3, scales=2)
+
+
+def test_expectation_maximization_of_scales_ends_where_the_likelihood_is_flat() -> None:
+    z, scales = heavy(800).double(), scale_grid(5).double()
+    z = z @ torch.linalg.inv(torch.linalg.cholesky(z.T.cov())).mT  # no direction is narrow
+    begin = GaussianMixture.fit(z, 1)
+    shares = torch.full((1, 5), 0.2, dtype=z.dtype)
+    found, shares = fit_scales(z, begin, scales, shares, iterations=400)
+
+    def steepest(m: Tensor, factor: Tensor) -> float:
+        m, factor = m.clone().requires_grad_(), factor.clone().requires_grad_()
+        log_each = [
+            p.log() + D.MultivariateNormal(m, scale_tril=s * factor).log_prob(z)
+            for s, p in zip(scales, shares[0], strict=True)
+        ]
+        mean = torch.stack(log_each).logsumexp(0).mean()
+        slopes = torch.autograd.grad(mean, (m, factor))
+        return max(float((factor.detach().T @ slope).abs().max()) for slope in slopes)
+
+    # The floor under every variance, 1e-4 of the mean one, is all that is left of it.
+    assert steepest(found.means[0], found.factors[0]) < 2e-3
+    assert steepest(found.means[0], 1.05 * found.factors[0]) > 2e-2
+
+
+def test_the_diffusion_model_learns_points_at_the_scale_one() -> None:
+    z, seen = heavy(4000), []
+    q = RefinedMixture(4, 1, scales=9)
+    q.fit(stored(z))
+
+    def loss(v: Tensor, *_: object, **__: object) -> Tensor:
+        seen.append(v)
+        return v.sum()
+
+    q.amortizer.loss = loss  # type: ignore[method-assign]
+    q.loss(z, seeded())
+    squares = seen[0].square().sum(1)
+    # Of normal numbers 4, with a standard deviation of sqrt(8); whatever the scale of their point.
+    assert abs(float(squares.mean()) - 4) < 0.4 and float(squares.std()) < 3.4

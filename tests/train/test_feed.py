@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from damc.data import load_images
 from damc.errors import BadInput
+from damc.learn import find_method
 from damc.train.feed import Stream, batches
+from damc.train.loop import fit
 
 RNG = np.random.default_rng(1)
 
@@ -166,3 +170,14 @@ def test_a_stream_checks_its_batches(item: Any, words: str) -> None:
     next(shapes)
     with pytest.raises(BadInput, match="batch 1"):
         next(shapes)
+
+
+def test_a_run_remembers_how_far_its_images_move(tmp_path: Path) -> None:
+    images = load_images(np.zeros((20, 8, 8), np.uint8), value_range=(0, 255))
+    learner = find_method("vae").from_preset("digits-small")
+    fit(learner, images, iterations=1, run=tmp_path / "run", batch=10, shift=1, progress=False)
+    assert json.loads((tmp_path / "run/config.json").read_text())["training"]["shift"] == 1
+    with pytest.raises(BadInput, match=r"training.shift differs"):
+        fit(learner, images, iterations=2, run=tmp_path / "run", batch=10, progress=False)
+    with pytest.raises(BadInput, match="flip and shift are for images"):
+        fit(learner, [torch.zeros(4, 1, 8, 8)], iterations=2, shift=1, progress=False)
