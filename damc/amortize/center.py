@@ -32,8 +32,12 @@ class Center(nn.Module):
 
     def forward(self, embedded: Tensor) -> Tensor:
         """m(x), ``(B, d)``, of embeddings ``(B, embedding)``."""
-        m: Tensor = self.mean(nn.functional.leaky_relu(embedded, 0.2))
+        m: Tensor = self.mean(self.features(embedded))
         return m
+
+    def features(self, embedded: Tensor) -> Tensor:
+        """What m is linear in, ``(B, embedding)``."""
+        return nn.functional.leaky_relu(embedded, 0.2)
 
     def whiten(self, z: Tensor, embedded: Tensor) -> Tensor:
         """v = L^-1 (z - m(x)), ``(B, d)``."""

@@ -56,7 +56,7 @@ from damc.learn.sources import (
 )
 from damc.learn.stages import Stages
 from damc.learn.starts import AmortizedStarts, Store, standard_normal
-from damc.learn.warm_up import autoencoder_steps
+from damc.learn.warm_up import autoencoder_steps, spread_of
 from damc.nets.networks import Networks
 from damc.nets.principal import begin_as_pca, check_layers
 from damc.randomness import batch_rows
@@ -101,6 +101,7 @@ class DAMCSettings(ChainSettings, PriorSettings, AmortizerSettings, StartSetting
     warm_up: float = 0.0  # share of the horizon that auto-encodes, before any chain runs
     warm_up_batch: int = 64  # images of one update of the auto-encoder
     warm_up_rate: float = 7e-4
+    warm_up_variational: bool = False  # its codes are draws, whose spread is learned for each image
 
 
 def algorithm_1(
@@ -200,6 +201,8 @@ class DAMC(Learner):
         self.amortizer = amortizer
         self.ema = EMA(amortizer, s.ema_rate)
         self.target: Amortizer = self.ema.module
+        center = amortizer.center if s.warm_up_variational else None
+        self.spread = None if center is None else spread_of(center)
         self.store = Store(s.store, model.latent_dim) if s.store else None
         self.prior_sampler = (
             None
@@ -230,7 +233,7 @@ class DAMC(Learner):
         if self.prior_sampler is not None:
             add("prior_sampler", self.prior_sampler.parameters(), rate(s.store_rate))
         if s.warm_up:
-            learned = (model.decoder, q.encoder, q.center)
+            learned = (model.decoder, q.encoder, q.center, self.spread)
             weights = [p for m in learned if m is not None for p in m.parameters()]
             horizon = max(round(self.stages.begin / WARM_RATE), 1)
             add("autoencoder", weights, LearningRate(s.warm_up_rate, s.decay, horizon))
@@ -313,6 +316,8 @@ class DAMC(Learner):
             self.update,
             updates=updates,
             penalty=s.decoder_penalty,
+            spread=self.spread,
+            generator=generator,
         )
         if self.store is not None:
             self.store.add(z)
@@ -322,7 +327,8 @@ class DAMC(Learner):
     def _fit_again(self, x: Tensor, generator: torch.Generator | None) -> None:
         """The factor of posteriors and the mixture under q(z) follow the decoder and the samples.
 
-        Until chains run these are codes of the warm-up; then each is spread as its posterior is.
+        Until chains run these are codes of the warm-up; then each is spread as its posterior is,
+        unless it is a draw.
         """
         first = self.iteration == self.stages.begin
         if self.amortizer.center is not None:
@@ -331,7 +337,7 @@ class DAMC(Learner):
             factor = posterior_factor(self.model, z, generator)
             for q in (self.amortizer, self.target):
                 q.center.factor.copy_(factor)  # type: ignore[union-attr]
-            if first and self.store is not None:
+            if first and self.store is not None and self.spread is None:
                 self.store.spread(factor, generator)
         if self.store is not None and self.prior_sampler is not None:
             self.prior_sampler.fit(self.store, anew=self.iteration <= self.stages.begin)
@@ -413,6 +419,8 @@ class DAMC(Learner):
 
 def _check_center(q: Amortizer, s: DAMCSettings) -> None:
     """Refuses settings that need a center where there is none, or a q(z) beside a center."""
+    if s.warm_up_variational and not s.warm_up:
+        raise BadInput("warm_up must be positive for warm_up_variational, got 0")
     if q.center is None:
         if s.warm_up:
             raise BadInput(

@@ -59,6 +59,7 @@ SETTINGS = {
     "settings.warm_up": "share of iterations that auto-encode first",
     "settings.warm_up_batch": "images in an update of the auto-encoder",
     "settings.warm_up_rate": "its learning rate",
+    "settings.warm_up_variational": "its codes are draws",
     "settings.decoder_penalty": "weight of the decoder's squared dense weights in its loss",
     "settings.linear_start": "networks begin as principal components",
     "settings.centered": "q(z | x) around a learned mean",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from benchmarks.house_numbers import house_numbers
+from benchmarks.printed_numbers import printed_numbers
 from damc.data import load_images
 
 
@@ -28,3 +30,18 @@ def test_they_show_digits_on_smooth_backgrounds() -> None:
     assert ink[0].max() < 5  # and none at the upper edge
     edges = [image.float().diff(dim=-1).abs().mean() for image in (without, noise)]
     assert edges[0] < edges[1] / 10
+
+
+def test_printed_ones_come_in_groups_of_a_house() -> None:
+    """Images of one house resemble each other, and show printing in the middle."""
+    photographs = torch.zeros(2, 3, 32, 32)
+    images = printed_numbers(60, photographs, np.random.default_rng(0))
+    assert images.shape == (60, 3, 32, 32) and images.dtype == np.uint8
+    assert (images == printed_numbers(60, photographs, np.random.default_rng(0))).all()
+    assert (images != printed_numbers(60, photographs, np.random.default_rng(1))).any()
+    colors = np.median(images.astype(float), axis=(2, 3))
+    near = abs(np.diff(colors, axis=0)).mean(1)
+    assert np.median(near) < 15  # most neighbors are of one house
+    assert abs(colors[::7][1:] - colors[::7][:-1]).mean() > 30  # others have other colors
+    edges = abs(np.diff(images.astype(float), axis=3)).mean((0, 1))
+    assert edges[10:22, 10:21].mean() > 2 * edges[0].mean()

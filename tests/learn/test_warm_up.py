@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import damc.learn.damc
 from damc import DAMC, Amortizer, BadInput
 from damc.learn.parts import squared_weights
+from damc.learn.starts import Store
 from tests.learn.tiny import INDEX, WARM, Counted, X, make, seeded, weights
 
 UNCENTERED = {"centered": False, "warm_up": 0.0, "store": 0, "store_energy_updates": 0}
@@ -79,6 +80,91 @@ def test_codes_are_drawn_to_the_moments_of_the_prior() -> None:
     constant = 3  # of the divergence, one for each dimension
     expected = error + WARM.sigma**2 * (2 * divergence + constant)
     torch.testing.assert_close(losses[0], expected, rtol=1e-4, atol=0)
+
+
+def test_a_variational_warm_up_learns_by_the_bound_on_log_p() -> None:
+    """The loss is that of the VAE times 2 sigma^2, and codes are draws of N(m(x), diag v(x))."""
+    learner = make(replace(WARM, warm_up_variational=True))
+    spread, decoder = learner.spread, learner.model.decoder
+    assert spread is not None and isinstance(decoder, Counted)
+    with torch.no_grad():  # at first all images have the same v
+        assert bool((spread(torch.ones(8)) == spread(torch.zeros(8))).all())
+        spread.weight.normal_(std=0.3, generator=seeded())
+        embedded = learner.amortizer.embed(X)
+        m, log_v = codes(learner), spread(nn.functional.leaky_relu(embedded, 0.2))
+    losses: list[Tensor] = []
+    update = learner.update
+
+    def spy(name: str, loss: Tensor) -> Tensor:
+        losses.append(loss.detach())
+        return update(name, loss)
+
+    learner.update = spy  # type: ignore[method-assign]
+    decoder.seen.clear()
+    metrics = learner.step(X, INDEX, seeded())
+    z = decoder.seen[0]
+    draws = torch.distributions.Normal(m, (log_v / 2).exp())
+    prior = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    divergence = torch.distributions.kl_divergence(draws, prior).sum(1).mean()
+    error = make(WARM).model.squared_error(X, z).mean().detach()  # before the step
+    torch.testing.assert_close(losses[0], error + 2 * WARM.sigma**2 * divergence)
+    torch.testing.assert_close(metrics["mse"], error / X[0].numel())
+    noise = torch.randn(6, 3, generator=seeded())
+    torch.testing.assert_close((z - m) / (log_v / 2).exp(), noise, rtol=1e-4, atol=1e-4)
+    assert learner.store is not None and learner.store.points[:6].equal(z)
+
+
+def test_a_variational_warm_up_learns_how_far_posteriors_spread() -> None:
+    """With a linear decoder and one pixel, the optimum is the posterior's variance."""
+    learner = make(
+        replace(
+            WARM,
+            warm_up_variational=True,
+            warm_up=0.99,
+            horizon=2000,
+            warm_up_rate=1e-2,
+            sigma=0.5,
+        ),
+        energy=False,
+    )
+    decoder = learner.model.decoder
+    assert isinstance(decoder, Counted) and isinstance(decoder.inner, nn.Sequential)
+    decoder.inner[1] = nn.Identity()
+    w = torch.zeros(16, 3)
+    w[0, 0], w[1, 1] = 1.0, 0.5  # of the third coordinate the images say nothing
+    for k in range(800):
+        with torch.no_grad():  # the decoder stays as it is
+            decoder.inner[0].weight.copy_(w)
+        learner.step(X.repeat(10, 1, 1, 1), INDEX.repeat(10), seeded(k))
+    assert learner.spread is not None
+    with torch.no_grad():
+        log_v = learner.spread(nn.functional.leaky_relu(learner.amortizer.embed(X), 0.2))
+    expected = 1 / (1 + w.square().sum(0) / 0.25)
+    torch.testing.assert_close(log_v.exp().mean(0), expected, rtol=0.1, atol=0)
+
+
+def test_draws_are_not_spread_again() -> None:
+    """What is stored when chains begin are draws already, and codes without a spread are not."""
+    for variational in (False, True):
+        learner = make(replace(WARM, warm_up_variational=variational))
+        for _ in range(4):
+            learner.step(X, INDEX, seeded())
+        assert learner.store is not None and learner.prior_sampler is not None
+        stored = learner.store.points[:24].clone()
+        fitted: list[Tensor] = []
+
+        def spy(store: Store, anew: bool, fitted: list[Tensor] = fitted) -> None:
+            fitted.append(store.points[:24].clone())
+
+        learner.prior_sampler.fit = spy  # type: ignore[method-assign, assignment]
+        learner.step(X, INDEX, seeded())
+        assert fitted[0].equal(stored) == variational
+
+
+def test_a_variational_warm_up_needs_a_warm_up() -> None:
+    with pytest.raises(BadInput, match="warm_up must be positive for warm_up_variational, got 0"):
+        make(replace(WARM, warm_up=0.0, warm_up_variational=True))
+    assert "spread.weight" not in make(WARM).state_dict()
 
 
 @pytest.mark.parametrize("warm_up", [0.8, 0.0])

@@ -31,6 +31,7 @@ def train(method: str, iterations: int, dtype: torch.dtype) -> dict[str, Tensor]
     short: dict[str, float] = {k: v for k, v in SHORT.items() if k in fields}
     if method in ("damc", "damc-g"):  # the others have none
         short["warm_up"] = 0.5
+        short["warm_up_variational"] = method == "damc-g"
     with global_seed(0):
         learner = kind.from_preset("digits-small", horizon=iterations, **short).to(dtype)
     found: dict[str, Tensor] = {}

@@ -49,10 +49,15 @@ def quiet(trained: DAMC, data: Any, iterations: int, **options: Any) -> DAMC:
     return trained
 
 
-@pytest.mark.parametrize(("warm_up", "linear"), [(0.0, False), (0.7, False), (0.7, True)])
-def test_five_and_five_are_ten_bit_for_bit(warm_up: float, linear: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("warm_up", "changes"),
+    [(0.0, {}), (0.7, {}), (0.7, {"linear_start": True}), (0.7, {"warm_up_variational": True})],
+)
+def test_five_and_five_are_ten_bit_for_bit(
+    warm_up: float, changes: dict[str, Any], tmp_path: Path
+) -> None:
     # Stopped in the warm-up, if there is one.
-    stages = {"warm_up": warm_up, "horizon": 10, "linear_start": linear}
+    stages = {"warm_up": warm_up, "horizon": 10, **changes}
     ten = quiet(learner(**stages), images(), 10, run=tmp_path / "ten")
     quiet(learner(**stages), images(), 5, run=tmp_path / "five")
     # Whatever happened to torch's own random state in between must not matter.
