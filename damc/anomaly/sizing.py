@@ -6,13 +6,14 @@ __all__ = ["network_shape", "preset_for_images", "preset_for_vectors"]
 
 from dataclasses import replace
 
-from damc.learn.presets import PRESETS, Preset, Recipe
+from damc.learn.presets import PRESETS, Preset, Recipe, laptop_recipe
 from damc.nets.networks import Networks
 
 _SIDE = 32  # pixels
 
 _COLOR = {"linear_start": False, "decoder_penalty": 0.3}
-"""What DAMC has on color images instead of `svhn-small`'s own, as its tables were measured."""
+"""What DAMC has on color images, as its tables were measured, instead of `svhn-small`'s own, which
+is for samples."""
 
 
 def preset_for_vectors(width: int) -> Preset:
@@ -85,8 +86,9 @@ def preset_for_images(shape: tuple[int, int, int]) -> Preset:
     else:
         near = PRESETS["mnist-small"]
     about = f"images of {'x'.join(map(str, shape))}, like {near.name}"
-    own = _COLOR if near.name == "svhn-small" else {}
-    recipe = replace(near.recipe, damc={**near.recipe.damc, **own})
+    color = {**laptop_recipe().damc, **_COLOR}
+    own = color if near.name == "svhn-small" else near.recipe.damc
+    recipe = replace(near.recipe, damc=own)
     networks = replace(near.networks, shape=shape)
     near = replace(near, networks=networks, recipe=recipe, shift=0)
     return replace(near, name="images", about=about, data="")
