@@ -5,12 +5,15 @@ SVHN is reported on, so nothing may be chosen on it. These images resemble it mo
 row, and an image for each digit of a row, so that images come in groups of one house with parts of
 each other's digits; in one color on a plain, shaded or framed ground, some of them faint, some
 blurred. OUT gets train.npy, 5,083 images as the part of SVHN has, and unseen.npy, 3,000 of other
-houses. `damc train svhn-small --data OUT/train.npy` trains on them.
+houses; and soft-train.npy and soft-unseen.npy, the same as a camera takes them from afar: blurred
+further, with some noise, through JPEG. `damc train svhn-small --data OUT/soft-train.npy` trains on
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 from itertools import cycle
 from pathlib import Path
 
@@ -33,6 +36,7 @@ _FONTS = (
 )
 _WIDE, _HIGH, _LEFT = 480, 160, 60  # pixels of a drawn row, and where its first digit begins
 _TALL = 55.0  # pixels of a digit
+_SOFT = 0.7, 1.0, 1.4  # pixels by which those from afar are blurred
 _FINE = 4  # pixels of a crop for each of an image
 
 
@@ -110,20 +114,43 @@ def printed_numbers(n: int, photographs: Tensor, g: Generator) -> np.ndarray:
     return ((x.clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
 
 
+def from_afar(images: np.ndarray, g: torch.Generator) -> np.ndarray:
+    """The images ``(n, 3, 32, 32)`` blurred by 0.7 to 1.4 pixels, with noise, through JPEG."""
+    x = torch.from_numpy(images).float() / 127.5 - 1
+    which = torch.randint(0, len(_SOFT), (len(x),), generator=g)
+    for k, width in enumerate(_SOFT):
+        x[which == k] = blur(x[which == k], width)
+    grain = blur(torch.randn(x.shape, generator=g), _SOFT[0])
+    x += 0.05 * grain * torch.rand(len(x), 1, 1, 1, generator=g)
+    pictures = ((x.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
+    qualities = np.random.default_rng(0).integers(50, 90, len(x))
+    parts = [_compressed(p, int(q)) for p, q in zip(pictures, qualities, strict=True)]
+    return np.stack(parts).transpose(0, 3, 1, 2)
+
+
+def _compressed(picture: np.ndarray, quality: int) -> np.ndarray:
+    file = io.BytesIO()
+    large = Image.fromarray(picture).resize((48, 48), Image.Resampling.BICUBIC)
+    large.save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(file).resize((32, 32), Image.Resampling.BILINEAR))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, help="folder for the two files")
+    parser.add_argument("out", type=Path, help="folder for the four files")
     parser.add_argument("--data-root", type=Path, help="folder of CIFAR-10")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    distance = torch.Generator().manual_seed(0)
     for seed, (name, split, n) in enumerate((("train", "train", 5083), ("unseen", "test", 3000))):
         photographs = load_images("cifar10", root=options.data_root, split=split)
-        soft = blur(photographs.batch(torch.arange(3000)), 2.0)
-        images = printed_numbers(n, soft, np.random.default_rng(seed))
-        np.save(options.out / f"{name}.npy", images)
-        print(f"{options.out / name}.npy: {n:,} images")
+        grounds = blur(photographs.batch(torch.arange(3000)), 2.0)
+        images = printed_numbers(n, grounds, np.random.default_rng(seed))
+        for kind, made in (("", images), ("soft-", from_afar(images, distance))):
+            np.save(options.out / f"{kind}{name}.npy", made)
+            print(f"{options.out}/{kind}{name}.npy: {n:,} images")
 
 
 if __name__ == "__main__":

@@ -146,15 +146,12 @@ smaller penalty it grows until posterior chains follow the energy out of the dat
 
 _FEW_SMOOTH: dict[str, Any] = {
     **_DAMC_CONVOLUTIONS,
-    "linear_start": False,
     "warm_up_variational": True,
-    "sigma": 0.7,
-    "decoder_penalty": 0.1,
     "store_scales": 9,
 }
-"""The same for a few thousand smooth images. Wide posteriors overlap, so that the decoder is good
-between the codes of images, and q(z) is easy to learn; the price is detail. Scales are for contrast
-that varies: codes are then near the mean or far from it in all directions, as no Gaussian is."""
+"""The same for a few thousand smooth images. Codes that are draws overlap, so that the decoder is
+good between those of images, and q(z) is easy to learn. Scales are for contrast that varies: codes
+are then near the mean or far from it in all directions at once, as no Gaussian is."""
 
 _DAMC_MLP: dict[str, Any] = {
     **_DAMC,

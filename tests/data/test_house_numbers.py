@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from benchmarks.house_numbers import house_numbers
-from benchmarks.printed_numbers import printed_numbers
+from benchmarks.printed_numbers import from_afar, printed_numbers
 from damc.data import load_images
 
 
@@ -45,3 +45,13 @@ def test_printed_ones_come_in_groups_of_a_house() -> None:
     assert abs(colors[::7][1:] - colors[::7][:-1]).mean() > 30  # others have other colors
     edges = abs(np.diff(images.astype(float), axis=3)).mean((0, 1))
     assert edges[10:22, 10:21].mean() > 2 * edges[0].mean()
+
+
+def test_from_afar_they_are_softer_and_hold_the_same() -> None:
+    images = printed_numbers(40, torch.zeros(2, 3, 32, 32), np.random.default_rng(0))
+    made = from_afar(images, torch.Generator().manual_seed(0))
+    assert made.shape == images.shape and made.dtype == np.uint8
+    assert (made == from_afar(images, torch.Generator().manual_seed(0))).all()
+    near, far = (x.astype(float) for x in (images, made))
+    assert abs(near - far).mean() < 10
+    assert abs(np.diff(far)).mean() < 0.8 * abs(np.diff(near)).mean()
